@@ -74,6 +74,8 @@ SECTIONS = {
     "12.odd-rows": "A row that cannot be read is set aside.",
     "12.maintenance": "The maintenance round.",
     "12.doctor": "doctor, --prove and --repair.",
+    "13.notices": "--notify: who is told of a start and an end, at least once, and beside the scheduler.",
+    "13.attach": "attach: a shell or a command beside a running job.",
     "13.submit": "The options of submit, shortcuts, dry runs.",
     "13.batch": "Many jobs at once: all or none, an error names the line.",
     "13.background": "Whatever needs a scheduler starts one; it ends when idle.",

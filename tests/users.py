@@ -13,7 +13,7 @@ from vctl.core.clusters import ClusterSpec
 from vctl.core.nodes import MADE_BY, Template
 from vctl.errors import VctlError
 from vctl.ops import clusters as cluster_ops
-from vctl.ops import job_edits, submitting
+from vctl.ops import job_edits, reruns, submitting
 from vctl.ops import jobs as job_ops
 from vctl.ops import nodes as node_ops
 from vctl.ops import tasks as task_ops
@@ -24,6 +24,8 @@ from vctl.spec.cluster_change import ClusterChange
 from vctl.spec.cluster_spec import parse_cluster_spec
 from vctl.spec.job_request import JobRequest
 from vctl.spec.options import parse_array, parse_dependency, parse_warning_signal
+from vctl.spec.overrides import Overrides
+from vctl.spec.params import Reading, declared
 from vctl.spec.provider_spec import ProviderSpec
 from vctl.spec.task_request import TaskRequest
 from vctl.store import clusters, folded, jobs
@@ -52,6 +54,7 @@ class Users:
             (4, self.create), (4, self.divide), (4, self.update), (3, self.delete), (1, self.stop_or_resume),
             (11, self.submit), (6, self.submit_array), (7, self.exit_process), (3, self.stop_job),
             (2, self.hold), (2, self.release), (2, self.edit), (2, self.forget_job), (1, self.lose_process),
+            (3, self.rerun),
             (16, self.run_task), (6, self.end_task), (2, self.cancel_task), (8, self.wait),
             (2, self.restart), (3, self.crash),
         ]  # fmt: skip
@@ -311,6 +314,20 @@ class Users:
             job_ops.prune(self.store, 30)
         elif job := self.job_or_array("status NOT IN ('PENDING', 'RUNNING')"):
             job_ops.delete(self.store, job)
+
+    def rerun(self) -> None:
+        """Let what did not succeed run again in place, as it is or with another request."""
+        if not (job := self.job_or_array("status IN ('FAILED', 'STOPPED')")):
+            return
+        values: dict[str, Any] = {}
+        if self.dice.random() < 0.4:
+            values = {"priority": self.dice.choice([0, 5]), "time_limit_s": self.dice.choice([4, 60])}
+        if self.dice.random() < 0.3:
+            values |= {"num_cpus": self.dice.choice([0.5, 1, 2]), "hold": self.dice.random() < 0.2}
+        if self.dice.random() < 0.2 and (awaited := self.job_or_array("1")):
+            values["after"] = [f"{self.dice.choice(['ok', 'any', 'notok'])}:{awaited}"]
+        changes = Overrides(declared(JobRequest), Reading(frozenset(), values), values)
+        reruns.rerun(self.store, job, changes, failed=True)
 
     def serve(self) -> None:
         """Let jobs of a queue preempt, or no more."""

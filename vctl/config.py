@@ -75,6 +75,12 @@ SETTINGS: tuple[Setting, ...] = (
         "own",
     ),
     Setting(
+        "notify",
+        "notify",
+        "VCTL_NOTIFY",
+        "Who is told of the start and the end of each job: a command, a URL or mailto:ADDRESS.",
+    ),
+    Setting(
         "ray_jobs",
         "ray_jobs",
         "VCTL_RAY_JOBS",
@@ -134,6 +140,11 @@ SETTINGS: tuple[Setting, ...] = (
         0,
     ),
 )
+OF_THE_SCHEDULER = (
+    "ray", "maintenance_interval", "lease_idle_timeout", "lease_cooldown", "lease_duration", "reclaim_grace",
+    "provider", "provider_timeout", "idle_exit", "log_max_bytes",
+)  # fmt: skip
+"""The settings that a scheduler reads once, when it starts: a command that has another value changes nothing."""
 BY_NAME: Mapping[str, Setting] = {setting.name: setting for setting in SETTINGS}
 
 
@@ -170,6 +181,10 @@ class Config:
                 where = "--" + name.replace("_", "-")
                 values[name], origins[name] = _parse(_setting(name), given, where, self.cwd, self.env), "flag"
         return Config(values, origins, self.cwd, self.env)
+
+    def of_the_scheduler(self) -> dict[str, object]:
+        """The settings that a scheduler with this configuration goes by."""
+        return {name: self.values[name] for name in OF_THE_SCHEDULER}
 
     def handed_on(self, names: Iterable[str]) -> dict[str, str]:
         """Those of the named settings that were set, as environment variables for another process."""
@@ -319,6 +334,14 @@ def _text(value: object, where: str) -> str:
     return text
 
 
+def _notify(value: object, where: str) -> str:
+    from vctl.spec.notify import check_notify
+
+    text = _text(value, where)
+    check_notify(text, where)
+    return text
+
+
 def _names(value: object, where: str) -> frozenset[str]:
     """Parse resource names, a list or a text with commas. The default unit resources are added."""
     items = value.split(",") if isinstance(value, str) else value
@@ -356,5 +379,6 @@ _PARSERS: Mapping[str, Callable[[object, str], object]] = {
     "color": _choice(COLORS),
     "job_scope": _choice(JOB_SCOPES),
     "ray_jobs": _choice(RAY_JOBS),
+    "notify": _notify,
     "cluster": lambda value, where: resolve_cluster_id(as_text(value, where, "a cluster id"), where),
 }

@@ -143,7 +143,6 @@ def test_errors_about_a_queue_name_the_option(nodes: Cli, words: str) -> None:
 
 
 STATES = {
-    "the log of an array": ("logs a", 2, "is an array of jobs", "such as a_3"),
     "hold": ("job hold over", 5, "only a pending job can be put on hold", "`vctl job rerun over`"),
     "release": ("job release over", 5, "only a pending job can be released", "`vctl job rerun over`"),
     "an id that is taken": (

@@ -259,7 +259,7 @@ REFUSED = [
     "job list --nope",
     "job list --limit x",
     "job list --limit",
-    "job list extra",
+    "node list extra",
     "job status",
     "job status a b",
     "job list --all=1",
@@ -280,7 +280,7 @@ def test_what_is_wrong_goes_to_typer_which_refuses_it(cli: Cli, line: str) -> No
     assert ran.out == ""
 
 
-@pytest.mark.parametrize("line", ["job list --limit 1_0", "job list -w 1e1"])
+@pytest.mark.parametrize("line", ["job list --limit 1_0", "node list -w 1e1"])
 def test_rare_spellings_are_left_to_typer(line: str) -> None:
     command, rest = catalog.find(line.split())
     assert declare.read(command, rest) is None

@@ -102,6 +102,44 @@ def test_an_array(site: Site) -> None:
     assert job.status() == "FAILED"
 
 
+def test_a_sweep_is_repaired(client: vctl.Client, tmp_path: Path) -> None:
+    """What failed runs again with more time in the same array, in the directory and through a server."""
+    client.physical_nodes.add(resources={"CPU": 4})
+    fails = "case $VCTL_ARRAY_INDEX in 1) exit 3;; 2) sleep 9;; esac"
+    line = f"echo try $VCTL_ATTEMPT; test -e {tmp_path}/data && exit; {fails}"
+    sweep = client.submit(
+        ["sh", "-c", line], array="0-3", submission_id="sweep", time_limit=0.5, metadata={"a": "1"}
+    )
+    assert sweep.wait(timeout_s=PATIENCE_S) == 3
+    failures = sweep.info()["array"]["failures"]  # type: ignore[typeddict-item]  # an array
+    assert [(one["state_reason"], one["exit_code"], one["count"], one["indices"]) for one in failures] == [
+        ("NonZeroExit", 3, 1, "1"), ("TimeLimit", 124, 1, "2"),
+    ]  # fmt: skip
+    (tmp_path / "data").touch()
+    again = client.jobs.rerun("sweep", failed=True, time_limit="1m", priority=3, metadata={"b": "2"})
+    assert again == sweep
+    assert sweep.wait(timeout_s=PATIENCE_S) == 0
+    assert client.jobs.wait("sweep_[0-2]", "sweep_3", timeout_s=PATIENCE_S) == 0
+    assert sweep.logs() == "0: try 1\n1: try 1\n1: try 2\n2: try 1\n2: try 2\n3: try 1\n"
+    assert sorted("".join(sweep.follow()).splitlines()) == sorted(sweep.logs().splitlines())
+    jobs = {one["array_index"]: one for one in client.jobs.list()}
+    assert [jobs[index]["attempt"] for index in range(4)] == [1, 2, 2, 1]
+    assert [jobs[index]["time_limit_s"] for index in range(4)] == [0.5, 60, 60, 0.5]
+    assert [jobs[index]["metadata"] for index in (0, 1)] == [{"a": "1"}, {"a": "1", "b": "2"}]
+    with pytest.raises(Conflict):
+        sweep.rerun(failed=True)
+    with pytest.raises(NotFound, match="'swoop_"):
+        client.jobs.wait("swoop_*")
+    with pytest.raises(BadSpec, match="names 4 jobs"):
+        client.jobs.get("sweep_?")
+    with pytest.raises(TypeError, match=r"rerun.*unexpected keyword argument 'limit'"):
+        client.jobs.rerun("sweep", limit=1)  # type: ignore[call-arg]
+    other = client.jobs.rerun("sweep_1", time_limit=None, num_cpus=0.5, submission_id="other")
+    assert (other.ref, other.info()["time_limit_s"], other.info()["resources"]["CPU"]) == ("other", None, 0.5)
+    assert len(client.jobs.delete("sweep_2-3")) == 2
+    assert sweep.info()["array"]["count"] == 2  # type: ignore[typeddict-item]
+
+
 def test_tasks(client: vctl.Client) -> None:
     client.physical_nodes.add(resources={"CPU": 4})
     job = client.submit("sleep 100", num_cpus=2, nodes=1, hold=True)

@@ -11,8 +11,8 @@ from tests.daemon.test_dependencies import after
 from tests.daemon.test_holding import submit
 from tests.specification import spec
 from vctl.engine import array_limits
-from vctl.errors import BadSpec, Conflict
-from vctl.ops import clusters, job_edits, logs
+from vctl.errors import BadSpec, Conflict, NotFound
+from vctl.ops import clusters, job_edits, logs, reruns
 from vctl.ops import jobs as job_ops
 from vctl.spec.cluster_change import ClusterChange
 from vctl.spec.options import parse_array
@@ -68,9 +68,49 @@ def test_members_are_jobs(here: Life) -> None:
     assert (whole["status"], whole["exit_code"]) == ("SUCCEEDED", 0)
     assert whole["array"] == {
         "indices": "3-7:2", "count": 3, "at_once": None, "states": {"SUCCEEDED": 3}, "done": 3,
+        "failures": [],
     }  # fmt: skip
     assert here.events("array.submitted") == ["a"]
     assert here.events("job.submitted") == []
+
+
+def test_a_list_of_indices(here: Life) -> None:
+    array(here, "a", "7-9,1,5%2", "true")
+    here.until(lambda: settled(here, "a"))
+    assert [(job["array_index"], job["job_id"]) for job in reversed(job_ops.list_jobs(here.store, all=True)[0])] == [
+        (1, 1), (5, 2), (7, 3), (8, 4), (9, 5),
+    ]  # fmt: skip
+    assert here.job("a")["array"]["indices"] == "1,5,7-9%2"
+    again = reruns.rerun(here.store, "a")
+    assert again["array"]["indices"] == "1,5,7-9%2"
+    submit(here, "b_7", "true")
+    array(here, "b", "2,6,8", "true")
+    submit(here, "c_8", "true")
+    with pytest.raises(Conflict, match="c_8 exists"):
+        array(here, "c", "2,7-9", "true")
+
+
+def test_a_list_whose_members_share_rows(here: Life, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each range of the list has a row for those of its members that are not next."""
+    monkeypatch.setattr(array_limits, "WINDOW", 4)
+    indices = [1, 5, *range(7, 21, 2), *range(30, 40)]
+    array(here, "a", "1,5,7-20:2,30-39", "true")
+    rows = here.store.rows("SELECT array_index, members, step FROM jobs ORDER BY job_id")
+    assert [tuple(row) for row in rows] == [
+        (1, 1, 1),
+        (5, 1, 1),
+        (7, 1, 1),
+        (9, 1, 1),
+        (11, 5, 2),
+        (30, 10, 1),
+    ]
+    assert (here.job("a_13")["array_index"], here.job("a_39")["job_id"]) == (13, 19)
+    assert here.job("a")["array"]["count"] == 19
+    with pytest.raises(NotFound):
+        here.job("a_12")
+    here.until(lambda: settled(here, "a"))
+    found = {job["array_index"]: job["status"] for job in job_ops.list_jobs(here.store, all=True)[0]}
+    assert found == dict.fromkeys(indices, "SUCCEEDED")
 
 
 def test_the_first_bad_code_by_index(here: Life) -> None:

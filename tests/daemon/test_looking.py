@@ -119,7 +119,7 @@ def test_the_more_ends_were_heard_the_sooner_others_follow(
 @pytest.fixture
 def world(tmp_path: Path) -> Iterator[World]:
     """One node of one CPU, on a hand-cranked clock."""
-    with World(tmp_path / "state") as made:
+    with World(tmp_path / "state", window=16) as made:
         nodes.add(made.store, resources=amounts(1), node_id="n", template="t")
         yield made
 

@@ -21,7 +21,7 @@ from vctl.core import labels as lb
 from vctl.core.clusters import JOB, Cluster
 from vctl.engine.settings import LeaseTerms
 from vctl.errors import BadSpec, Conflict
-from vctl.ops import clusters, jobs, submitting, tasks
+from vctl.ops import clusters, jobs, reruns, submitting, tasks
 from vctl.ray.daemon import private_rays
 from vctl.spec.cluster_change import ClusterChange
 from vctl.spec.cluster_spec import parse_cluster_spec
@@ -121,7 +121,7 @@ def test_a_job_submitted_again_has_a_ray_again(here: Life, tmp_path: Path) -> No
     executable(tmp_path / "ray")
     program = str(executable(tmp_path / "python3"))
     submit(here, "dashboard", argv=(program,), path=str(tmp_path), hold=True)
-    again = submitting.rerun(here.store, "r")["submission_id"]
+    again = reruns.rerun(here.store, "r")["submission_id"]
     options = here.store.column(f"SELECT options FROM {LAUNCHES}")
     assert [json.loads(text)["private_ray"] for text in options] == ["dashboard"] * 2
     assert again != "r"

@@ -104,6 +104,7 @@ SAMPLES: list[ch.Change] = [
     ch.NodeChanged(NODE_OF, settled=True),
     ch.NodeRemoved("n"),
     ch.StopAsked(9, 1, "j", "StoppedByUser", 0.5, "words"),
+    ch.NoticeSent(3, "j", 1, "end", "exit code 1"),
     ch.JobsStopped(9, "a", 1, 9, ((1, 4), (6, 6)), ("a_3",), "StoppedByUser", "words"),
     ch.JobSubmitted(
         PendingJob(2, "k", "p", "s", SPEC, {"CPU": 1}, waits_for=1),
@@ -111,7 +112,13 @@ SAMPLES: list[ch.Change] = [
     ),
     ch.ArraySubmitted(
         PendingJob(3, "a", "p", "s", SPEC, {"CPU": 1}, 7, begin_at_ns=5, user="me"),
-        ch.SubmitDetails(None, "{}", None, "{}", None), (0, 10, 3), "0-9:3%2", 2, 3,
+        ch.SubmitDetails(None, "{}", None, "{}", None), ((0, 10, 3), (20, 21, 1)), "0-9:3,20%2", 2, 3,
+    ),
+    ch.JobsRerun(
+        ch.Members("a", 3, 6, is_array=True),
+        PendingJob(3, "a_0", "p", "s", SPEC, {"CPU": 1}, 7, array_id="a", closed=True, user="me"),
+        ch.SubmitDetails(None, "{}", 1.5, "{}", None), ((3, "a_0", 2, 1, 1), (5, "a_6", 0, 4, 3)), 2, (("any", "j"),),
+        ch.Launch("env SECRET=1"),
     ),
     ch.JobForgotten(2, "k"),
     ch.ArrayForgotten("a", 3, 6, ((3, 4), (6, 6))),

@@ -22,7 +22,12 @@ def test_an_array_without_a_daemon(one: Place) -> None:
     shell = "echo never shown; exit $((VCTL_ARRAY_INDEX == 2 ? 9 : 0))"
     ran = one.run("job", "submit", "--submission-id", "a", "--array", "0-5%2", "--", "sh", "-c", shell)
     assert (ran.code, ran.out) == (9, "")
-    assert ran.err.splitlines()[-1] == "a: 6 of 6 done, 1 failed"
+    assert ran.err.splitlines()[-4:] == [
+        "a: 6 of 6 done, 1 failed",
+        "a: 1 of 6 did not succeed",
+        "  FAILED: 1 NonZeroExit: exited with code 9: 2",
+        "Run them again with: vctl job rerun a --failed",
+    ]
     assert one.ok("job", "logs", "a_2") == "never shown\n"
     assert one.run("job", "wait", "a").code == 9
     table = one.ok("job", "list", "-a")

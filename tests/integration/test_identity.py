@@ -48,14 +48,20 @@ def test_what_was_about_to_start_at_the_backup_is_not_started_by_a_restore(one: 
     one.term(one.daemon())  # so that tables and records know each other
     copy = one.folder / "copy.db"
     tally = one.folder / "tally"
-    one.submit("--submission-id", "once", "--", "sh", "-c", f"echo x >> {tally}")
+    go = one.folder / "go"
+    waits = f"until [ -e {go} ]; do sleep 0.05; done"
+    one.submit("--submission-id", "once", "--", "sh", "-c", f"echo x >> {tally}; {waits}")
     daemon = one.daemon()
+    one.running_process("once")
+    with one.sql() as db:
+        (run,) = db.execute("SELECT * FROM runs").fetchall()
+    go.touch()
     one.reach("once", "SUCCEEDED")
     one.term(daemon)
     with one.sql() as db:  # as if the backup had been made between the commit and the start
+        db.execute(f"INSERT INTO runs VALUES ({', '.join('?' * len(run))})", tuple(run))
         db.execute(
-            "UPDATE runs SET state = 'ASSIGNED', pid = NULL, pid_start = NULL, boot_id = NULL, started_at = NULL,"
-            " exit_code = NULL, ended_at = NULL"
+            "UPDATE runs SET state = 'ASSIGNED', pid = NULL, pid_start = NULL, boot_id = NULL, started_at = NULL"
         )
         db.execute("UPDATE jobs SET status = 'RUNNING', ended_at = NULL, exit_code = NULL")
     one.ok("backup", str(copy))

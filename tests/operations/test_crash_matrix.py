@@ -69,7 +69,10 @@ CASES: Mapping[str, list[dict[str, Any]]] = {
     "job delete": [{"ref": "ended"}, {"ref": "over"}],
     "job delete-all": [{"jobs": ["ended", "failed"]}],
     "job stop": [{"ref": "waits"}, {"ref": "runs"}, {"ref": "some"}, {"ref": "runs", "grace_s": 0}],
-    "job rerun": [{"ref": "ended"}, {"ref": "over"}],
+    "job rerun": [
+        {"ref": "ended"}, {"ref": "over"}, {"ref": "failed", "failed": True, "priority": 4, "env": {"A": "b"}},
+        {"ref": "failed", "failed": True, "after": ["ok:waits"], "cluster": "shared", "time_limit_s": 9},
+    ],
     "job hold": [{"ref": "waits"}],
     "job release": [{"ref": "held"}, {"ref": "some"}],
     "job edit": [{"ref": "waits", "priority": 7, "name": "x", "time_limit_s": 9}, {"ref": "some", "priority": 2}],

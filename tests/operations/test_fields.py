@@ -24,7 +24,7 @@ from vctl.http.app import create_app
 from vctl.http.context import Server
 from vctl.operations import jobs
 from vctl.operations.declare import Context, Local, Remote
-from vctl.ops import nodes, submitting
+from vctl.ops import nodes, reruns, submitting
 from vctl.ops.remedies import resubmit
 from vctl.spec.cluster_change import ClusterChange
 from vctl.spec.cluster_spec import parse_cluster_spec
@@ -53,6 +53,7 @@ FIELDS: dict[str, tuple[Any, str, dict[str, Any]]] = {
     "priority": (-7, "priority", {}),
     "time_limit_s": (90.5, "time_limit_s", {}),
     "signal": ("USR1@30", "signal", {}),
+    "notify": ("./hook", "notify", {}),
     "begin_at": (4e9, "begin_at", {}),
     "hold": (True, "hold", {}),
     "after": (["any:before"], "after", {}),
@@ -228,7 +229,7 @@ def test_a_job_in_a_directory_of_any_bytes_is_submitted_again(config: Config, tm
     with Store.open(config.home()) as store:
         request = JobRequest(argv=("true",), cwd=os.fsdecode(directory), submission_id="bytes", hold=True)
         submitting.submit(store, request, environment={})
-        again = submitting.rerun(store, "bytes")
+        again = reruns.rerun(store, "bytes")
         launch = table.launch(store, again["job_id"])
         assert launch is not None
         assert os.fsencode(launch["cwd"]) == directory

@@ -92,10 +92,25 @@ def test_dependencies():
 
 
 def test_arrays():
-    assert o.parse_array("0-99%8") == o.ArrayRange(range(100), 8)
-    assert o.parse_array("3") == o.ArrayRange(range(3, 4))
-    assert o.parse_array("0-9:3") == o.ArrayRange(range(0, 10, 3))
-    for bad in ("", "a", "5-1", "0-9%0", "0-9:0", "-1", "0-999999999", "1-2-3", "0-9%"):
+    for text, indices, shown, at_once in (
+        ("0-99%8", range(100), "0-99", 8),
+        ("3", [3], "3", None),
+        ("0-9:3", range(0, 10, 3), "0-9:3", None),
+        ("1,5,7-9%4", [1, 5, 7, 8, 9], "1,5,7-9", 4),
+        ("7-9, 1,5", [1, 5, 7, 8, 9], "1,5,7-9", None),
+        ("0-8:2,1-9:2", range(10), "0-9", None),
+        ("0-4:2,10-14:2", [0, 2, 4, 10, 12, 14], "0-4:2,10-14:2", None),
+    ):
+        found = o.parse_array(text)
+        assert list(found.indices) == list(indices), text
+        assert (str(found.indices), len(found.indices), found.at_once) == (shown, len(indices), at_once)
+        assert found.indices.last == max(indices)
+        assert o.parse_array(shown).indices == found.indices, "a rerun reads it again"
+        assert [n for n in range(120) if n in found.indices] == list(indices)
+    for bad in (
+        "", "a", "5-1", "0-9%0", "0-9:0", "-1", "0-999999999", "1-2-3", "0-9%", "1,,2", "1,", ",1", "1-5,3", "4,4",
+        "1,2%3%4", "0-999999,1000000",
+    ):  # fmt: skip
         with pytest.raises(BadSpec, match=r"^--array: ") as caught:
             o.parse_array(bad)
         assert caught.value.fix

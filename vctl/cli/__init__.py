@@ -14,6 +14,7 @@ if TYPE_CHECKING:
         declare,
         help,
         live_view,
+        matching,
         output,
         screen,
         simulate_view,

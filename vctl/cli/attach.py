@@ -10,15 +10,24 @@ import sys
 import termios
 import time
 import tty
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
+from vctl import ops
 from vctl.cli.call import Call
 from vctl.cli.command_client import INTERRUPTED
+from vctl.errors import TimedOut
 from vctl.runtime.attach_socket import AttachSocket
 from vctl.runtime.relay import DATA, SIZE, frame
 
 POLL_S = 0.1
 SAY_SO_AFTER_S = 1.0
+STARTS_WITHIN_S = 30.0
+"""How long the main process of a job that runs may take to be there."""
+OF_THE_TERMINAL = ("TERM", "COLORTERM")
+ENDED_BY = tuple(128 + number for number in (signal.SIGHUP, signal.SIGKILL, signal.SIGTERM))
+"""The exit codes of a command that somebody, perhaps the end of its job, has ended."""
+SOON_OVER_S = 0.5
+"""How long after such an end the one of the job may be recorded."""
 END_OF_INPUT = b"\x04"
 END_AGAIN_S = 0.5
 """Seconds until the end of the input is sent again: a shell that does not read yet may lose it."""
@@ -50,6 +59,52 @@ def converse(call: Call, listener: AttachSocket, submission_id: str) -> int:
     with line, _raw() as size_changed:
         _pump(line, size_changed)
     return job.wait()
+
+
+def beside(call: Call, ref: str, words: Sequence[str]) -> int:
+    """Run a command beside a running job until it ends, or the job does; returns its exit code."""
+    from vctl.client.handles import Local, Task
+
+    has_terminal = os.isatty(0)
+    mode = "terminal" if has_terminal else "beside"
+    env = {name: os.environ[name] for name in OF_THE_TERMINAL if has_terminal and name in os.environ}
+    with AttachSocket(call.home) as listener:
+        give_up = time.monotonic() + STARTS_WITHIN_S
+        relay = mode, os.fspath(listener.path)
+        while (form := ops.attaching.attach(call.store, ref, words, relay, env)) is None:
+            if time.monotonic() > give_up:
+                raise TimedOut(
+                    f"the process of job {ref} is not there after {STARTS_WITHIN_S:g} s", fix="try it again"
+                )
+            time.sleep(POLL_S)
+        local = Local(call.config)
+        task = Task(local, form["task_id"])
+        try:
+            while (line := listener.opened(POLL_S)) is None and not local.wait("tasks", task.ref, 0)[0]:
+                continue
+            if line is not None:
+                with line:
+                    _share(line, listener, has_terminal=has_terminal)
+        except KeyboardInterrupt:
+            task.cancel()
+            return INTERRUPTED
+        code, form = task.wait(), task.info()
+        if code in ENDED_BY and local.wait("jobs", str(form["job_id"]), SOON_OVER_S)[0]:
+            call.note(f"job {ref} has ended, and with it this command")
+        elif line is None:
+            call.note(f"the command did not start: {form['message'] or form['state_reason']}")
+        return code
+
+
+def _share(line: socket.socket, listener: AttachSocket, *, has_terminal: bool) -> None:
+    """Give a command this terminal, or the three standard files, until it has ended."""
+    if has_terminal:
+        with _raw() as size_changed:
+            _pump(line, size_changed)
+    else:
+        listener.hand_over_files(line)
+        with contextlib.suppress(ConnectionResetError):
+            line.recv(1)  # the other side closes it
 
 
 @contextlib.contextmanager

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from vctl import cli, operations, ops, spec
 from vctl.cli.common import CHOSEN_BY
 from vctl.cli.declare import Command
-from vctl.config import Config, load
+from vctl.config import OF_THE_SCHEDULER, Config, load
 from vctl.core.caller import Caller
 from vctl.core.clusters import PRIMARY
 from vctl.core.text import visible
@@ -110,6 +110,7 @@ class Call:
                 self._store.progress = self._tell
             if self.command.path not in _LOCAL:
                 self._scheduling().attend(self._store)
+                self._say_what_is_not_in_force(self._store)
         else:
             self._store.reopen_tables()
         return self._store
@@ -145,6 +146,13 @@ class Call:
     def require_scheduler(self) -> None:
         """Refuse later changes that need a scheduler where none may be started; a server does so anyway."""
         self._scheduling().insisted = True
+
+    def _say_what_is_not_in_force(self, store: "Store") -> None:
+        """Say which of the settings given here the running scheduler does not have; where one only looks, nothing."""
+        given = any(self.config.origins[name] != "default" for name in OF_THE_SCHEDULER)
+        if given and all(param.name != "watch" for param in self.command.params):
+            for sentence in ops.background.not_in_force(store, self.config):
+                self.note(f"Warning: {sentence}. Restart it: `vctl daemon --stop`")
 
     def _scheduling(self) -> "Background":
         if self._background is None:

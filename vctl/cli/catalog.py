@@ -41,6 +41,7 @@ WORDS = {
     "get": ("Show one object.", "objects"),
     "summary": ("Count the objects of one kind.", "objects"),
     "simulate": ("Simulate a workload under other policies or machines.", "simulate"),
+    "attach": ("Open a shell beside a running job, or run a command there.", "job_submit"),
     "why": ("Explain why a job or a task waits, and which changes would start it now.", "jobs"),
     "demand": ("Show the resource requests that wait.", "objects"),
     "events": ("Show the history of changes.", "views"),
@@ -72,7 +73,7 @@ SHELL_EXAMPLES = ("vctl shell -n 4 -g 1", "vctl shell --time-limit 2h -- python3
 TOP = "top"
 TOP_HELP = "Watch running jobs, waiting jobs and free resources; without a terminal, show them once."
 SECTIONS = {
-    "Work": ("run", "ps", "logs", "stop", "wait", "shell", "job", "task"),
+    "Work": ("run", "ps", "logs", "stop", "wait", "shell", "attach", "job", "task"),
     "Look": (
         "status", "top", "why", "events", "list", "get", "summary", "cluster-resources", "available-resources",
         "nodes", "current-cluster", "current-node", "timeline", "simulate",
@@ -87,7 +88,7 @@ ELSEWHERE = {
     "sbatch": "run --no-wait", "qsub": "run --no-wait", "bsub": "run --no-wait",
     "squeue": "ps", "qstat": "ps", "bjobs": "ps", "queue": "ps", "jobs": "ps", "ls": "ps", "sacct": "ps -a",
     "scancel": "stop", "qdel": "stop", "bkill": "stop", "kill": "stop", "cancel": "stop", "end": "stop",
-    "log": "logs", "output": "logs", "tail": "logs --tail 20", "attach": "logs --follow", "sattach": "logs --follow",
+    "log": "logs", "output": "logs", "tail": "logs --tail 20", "sattach": "attach",
     "sinfo": "node list", "snodes": "node list", "scontrol": "job edit", "sprio": "why", "sdiag": "status",
     "scontrol show": "job status", "scontrol hold": "job hold", "scontrol release": "job release",
     "scontrol requeue": "job rerun", "scontrol show node": "get nodes", "scontrol show nodes": "node list",
@@ -126,7 +127,6 @@ OTHER_WORDS = {
     "log": ("logs",),
     "output": ("logs",),
     "tail": ("logs",),
-    "attach": ("logs",),
     "requeue": ("rerun",),
     "retry": ("rerun",),
     "restart": ("rerun",),

@@ -6,7 +6,7 @@ from functools import cache
 from itertools import islice
 from typing import TYPE_CHECKING, Any, TextIO
 
-from vctl import cli
+from vctl import cli, ops
 from vctl.cli.table import Cell, Column
 from vctl.core.listed import Alike, Listed, Values, field_of, filled, mapped
 from vctl.core.text import harmless, visible
@@ -143,12 +143,23 @@ def _fields(data: Data) -> Iterator[tuple[str, Cell | str]]:
     for name, value in data.items():
         if name in ("status", "state") and isinstance(value, str):
             yield name, cli.words.state(value)
+        elif name == "array" and isinstance(value, Mapping):
+            yield from _array(value)
         elif isinstance(value, (list, Mapping)) and len(value) > LONGEST:
             first = LONGEST // 2
             shown = value[:first] if isinstance(value, list) else dict(islice(value.items(), first))
             yield name, f"{cli.words.value(name, shown)} and {len(value) - first} more (all: -o json)"
         else:
             yield name, cli.words.value(name, value)
+
+
+def _array(about: Data) -> Iterator[tuple[str, Cell | str]]:
+    """The progress of an array, and which of its members did not succeed, and why."""
+    states = ", ".join(f"{count} {state}" for state, count in about["states"].items())
+    at_once = "" if about["at_once"] is None else f", at most {about['at_once']} at a time"
+    yield "members", f"{about['count']} of {about['indices']}: {states}{at_once}"
+    for group in about["failures"]:
+        yield group["status"].lower(), Cell(ops.arrays.why_failed(group), "red")
 
 
 def write(answer: Answer, form: str, stream: TextIO, *, header: bool) -> None:

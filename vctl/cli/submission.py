@@ -57,6 +57,24 @@ def small_memory(values: Mapping[str, Any]) -> str | None:
     return None
 
 
+def unknown_notice(values: Mapping[str, Any]) -> str | None:
+    """A warning when a notice is a command that this machine does not have; else None."""
+    import os
+    import shutil
+
+    notify = values.get("notify")
+    kinds = spec.notify
+    if notify is None or notify == kinds.NOBODY or kinds.kind_of(notify) != kinds.COMMAND:
+        return None
+    kinds.check_notify(notify, "--notify")
+    word = kinds.words_of(notify)[0]
+    if shutil.which(os.path.join(values.get("cwd") or ".", word) if "/" in word else word) is not None:
+        return None
+    return (
+        f"Warning: nobody is told: there is no command {word}; notify takes a command, https://… or mailto:…"
+    )
+
+
 def unread_input() -> str | None:
     """A warning when standard input has data, which no job reads; else None."""
     import os

@@ -31,6 +31,9 @@ JOBS: Kind = "jobs"
 TASKS: Kind = "tasks"
 KEYS = {JOBS: "submission_id", TASKS: "task_id"}
 
+ANY_S = 0.5
+"""Seconds between two looks at several jobs of which one is to end."""
+
 SHELL_WORDS = frozenset("cd export source . alias ulimit umask set unset if for while exit".split())
 
 
@@ -63,12 +66,14 @@ def follow(
     stop_on_interrupt: bool = False,
     silent: bool = False,
     raw: bool = False,
+    merged: bool = False,
 ) -> int:
     """Wait for the end of a job or task; returns its exit code. Ctrl-C detaches, or stops the job.
 
-    Its output is shown, and why it failed, unless ``silent``.
+    Its output is shown, and why it failed, unless ``silent``. Of an array the progress is shown, or the ``merged``
+    output of its members.
     """
-    name, array = str(form[KEYS[kind]]), "array" in form
+    name, array = str(form[KEYS[kind]]), "array" in form and not merged
     shows = None if array or silent else write_out if raw else _writer(call, kind, form)
     warn_of_itself(call, name)
     with _interruptible(call):
@@ -94,15 +99,27 @@ def _goes_on(kind: Kind, name: str) -> str:
 
 
 def waited(
-    call: Call, kind: Kind, refs: Sequence[str], *, timeout_s: float | None, progress: bool
+    call: Call,
+    kind: Kind,
+    refs: Sequence[str],
+    *,
+    timeout_s: float | None,
+    progress: bool,
+    first: bool = False,
 ) -> Answer | int:
-    """Wait until all jobs or tasks are over; with ``-o`` then show them."""
+    """Wait until all jobs or tasks are over, or the ``first`` of the jobs; with ``-o`` then show them."""
+    refs = cli.matching.expanded(call, refs) if kind == JOBS else refs
     forms = [get(call, kind, ref) for ref in refs]
     for form in forms:
         _warn_of_own_end(call, kind, form)
     names = [str(form[KEYS[kind]]) for form in forms]
     for name in names:
         warn_of_itself(call, name)
+    if first:
+        ended = first_over(call, names, timeout_s=timeout_s)
+        if ended is None:
+            return INTERRUPTED
+        return _all(call, kind, [ended["submission_id"]], exit_code(ended))
     code = wait_for(call, kind, names, timeout_s=timeout_s, progress=progress)
     if call.requested_output is None:
         return code
@@ -161,7 +178,7 @@ def print_log(
     if follows:
         form = get(call, kind, ref)
         _warn_of_own_end(call, kind, form)
-        return follow(call, kind, form, progress=progress, raw=raw)
+        return follow(call, kind, form, progress=progress, raw=raw, merged=True)
     written = False
     write = write_out if raw or not sys.stdout.isatty() else _writer(call, kind, get(call, kind, ref))
     for block in call.backend.log(kind, ref, tail=tail):
@@ -189,12 +206,36 @@ def wait_for(
         for index, name in enumerate(names):
             line.about = f" ({index} of {len(names)} are over)" if len(names) > 1 else ""
             try:
-                codes.append(exit_code(_until_over(call, kind, name, line, give_up=give_up)))
+                ended = _until_over(call, kind, name, line, give_up=give_up)
+                codes.append(exit_code(ended))
+                if ended is not None and "array" in ended and call.requested_output is None:
+                    _tell_end(call, ended)
             except TimedOut:
                 raise TimedOut(f"not done after {timeout_s:g} s", fix="wait longer with --timeout") from None
             except KeyboardInterrupt:
                 return INTERRUPTED
     return next((code for code in codes if code), 0)
+
+
+def first_over(call: Call, names: Sequence[str], *, timeout_s: float | None) -> Form | None:
+    """Wait until one of some jobs is over, an array standing for its members; its form, None after an interrupt.
+
+    Of several that are over it is the one that ended first.
+    """
+    give_up = None if timeout_s is None else time.monotonic() + timeout_s
+    with _interruptible(call):
+        try:
+            while True:
+                jobs, _ = operations.jobs.list_jobs(call.backend, named=names, forecast=False)
+                over = [job for job in jobs if job["status"] in jb.FINAL]
+                if over:
+                    return min(over, key=lambda job: (job["ended_at"] or "", job["job_id"]))
+                left_s = ANY_S if give_up is None else give_up - time.monotonic()
+                if left_s <= 0:
+                    raise TimedOut(f"none is over after {timeout_s:g} s", fix="wait longer with --timeout")
+                call.backend.wait(JOBS, names[0], min(ANY_S, left_s))  # sees to it that a scheduler runs
+        except KeyboardInterrupt:
+            return None
 
 
 def until_removed(call: Call, cluster_id: str) -> bool:
@@ -299,7 +340,10 @@ def _tell_end(call: Call, form: Form) -> None:
     """Tell why a job or task failed, where its output does not show that."""
     if "task_id" in form:
         call.note(failure_of(form))
-    elif "array" not in form and form["status"] != jb.SUCCEEDED and form["state_reason"] != jb.NON_ZERO_EXIT:
+    elif "array" in form:
+        for told in ops.arrays.failed(form):
+            call.note(told)
+    elif form["status"] != jb.SUCCEEDED and form["state_reason"] != jb.NON_ZERO_EXIT:
         call.note(f"Job {form['submission_id']} {form['status']}: {form['state_reason']}: {form['message']}")
         if form["state_reason"] == jb.LAUNCH_FAILED and (line := _shell_line(form["entrypoint"])):
             typed = call.command.path

@@ -56,6 +56,7 @@ class HeldAllocation:
                 entry=None if spec.has_gang else {},
                 submission_id=name,
                 job_scope=config.get("job_scope"),
+                notify=config.get("notify"),
                 attach=("hold", os.fspath(listener.path)),
             )
             with backend.opened() as store:

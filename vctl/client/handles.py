@@ -120,9 +120,12 @@ class Job(Handle):
             self.wait()
         return self.info()
 
-    def rerun(self) -> Job:
-        """Submit the same request again under a new id."""
-        return Job(self.backend, jobs.rerun(self.backend, self.ref)["submission_id"])
+    def rerun(self, *, failed: bool = False) -> Job:
+        """Submit it again under a new id, or with ``failed`` what did not succeed of it, in place.
+
+        ``Jobs.rerun`` takes other values of its fields.
+        """
+        return Job(self.backend, jobs.rerun(self.backend, self.ref, failed=failed)["submission_id"])
 
 
 class Task(Handle):

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Required, TypedDict, Unpack
 
 from vctl import ops, spec
 from vctl.client import inside
-from vctl.client.handles import Handle, Job, Task
+from vctl.client.handles import ConfiguredBackend, Handle, Job, Task
 from vctl.client.queued import queued
 from vctl.client.state_api import Filters, Verbs
 from vctl.errors import BadSpec, param
@@ -58,6 +58,7 @@ class JobFields(TypedDict, total=False):
     priority: int
     time_limit: Duration | None
     signal: str | None
+    notify: str | None
     begin_at: float | None
     hold: bool
     after: Sequence[str]
@@ -129,10 +130,14 @@ class Started(Verbs, ABC):
     def get(self, ref: str | int) -> Handle:
         """A job or task by any of its names."""
 
+    def named(self, *refs: str | int) -> Sequence[Handle]:
+        """Jobs or tasks by any of their names."""
+        return [self.get(ref) for ref in refs]
+
     def wait(self, *refs: str | int, timeout_s: float | None = None) -> int:
         """Wait until all are over; returns the first exit code that is not 0, in the given order, else 0."""
         give_up = None if timeout_s is None else time.monotonic() + timeout_s
-        handles = [self.get(ref) for ref in refs]
+        handles = self.named(*refs)
         codes = [handle.wait_until(give_up, timeout_s) for handle in handles]
         return next((code for code in codes if code), 0)
 
@@ -174,6 +179,7 @@ class Jobs(Started):
         values: dict[str, Any] = {
             "entrypoint": words_of(entrypoint),
             "grace_s": config.get("kill_grace"),
+            "notify": config.get("notify"),
             "job_scope": config.get("job_scope"),
             **_values(fields),
         }
@@ -184,6 +190,14 @@ class Jobs(Started):
     def get(self, ref: str | int) -> Job:
         """A job by submission id, number, unique prefix or ``last``."""
         return Job(self.backend, str(jobs.get_job(self.backend, ref)["submission_id"]))
+
+    def named(self, *refs: str | int) -> JobHandles:
+        """Jobs by any of their names, patterns (``sweep_*``) and ranges of members (``sweep_2-4``): each once."""
+        found: dict[str, None] = {}
+        for ref in refs:
+            forms, _ = jobs.list_jobs(self.backend, named=[str(ref)], members=False, forecast=False)
+            found |= {form["submission_id"]: None for form in reversed(forms)}
+        return [Job(self.backend, name) for name in found]
 
     def list(self, *, filters: Filters = (), limit: int | None = None) -> JobForms:
         """Jobs, newest first, with finished jobs."""
@@ -209,13 +223,25 @@ class Jobs(Started):
         changes = jobs.edited(priority, name, time_limit, "time_limit")
         return jobs.edit(self.backend, ref, **changes)
 
-    def rerun(self, ref: str | int) -> Job:
-        """Submit the request of a job again under a new id."""
-        return self.get(ref).rerun()
+    def rerun(self, ref: str | int, *, failed: bool = False, **fields: Unpack[JobFields]) -> Job:
+        """Submit a job again under a new id, with the fields of ``submit`` that are given in place of its own.
+
+        ``failed``: in place, only what did not succeed: members of an array run again under their own indices.
+        ``env`` and ``metadata`` are put on top of those of the job.
+        """
+        return rerun(self.backend, ref, fields, failed=failed)
 
     why = Verb(jobs.why)
     hold = Verb(jobs.hold)
     release = Verb(jobs.release)
+
+
+def rerun(backend: ConfiguredBackend, ref: str | int, fields: Mapping[str, Any], *, failed: bool) -> Job:
+    """Submit a job again; see ``Jobs.rerun``."""
+    _check_names("Jobs.rerun", fields, JobFields)
+    none = {f"{name}_s": None for name in ("time_limit", "grace") if fields.get(name, "") is None}
+    form = jobs.rerun(backend, ref, failed=failed, **_values(fields), **none)
+    return Job(backend, form["submission_id"])
 
 
 class Tasks(Started):

@@ -8,6 +8,7 @@ from vctl.core.resources import EMPTY, Allocation, Amounts
 from vctl.core.values import field, replace, value
 
 PENDING, RUNNING, SUCCEEDED, FAILED, STOPPED = "PENDING", "RUNNING", "SUCCEEDED", "FAILED", "STOPPED"
+NOT_SUCCEEDED = (FAILED, STOPPED)
 FINAL = frozenset({SUCCEEDED, FAILED, STOPPED})
 STATES = (PENDING, RUNNING, SUCCEEDED, FAILED, STOPPED)
 
@@ -75,7 +76,8 @@ class PendingJob:
     attempt: int = 0
     """The number of attempts that it has made."""
     preemptions: int = 0
-    """How many of these attempts were preempted."""
+    """How many of these attempts are no failures that ``--max-retries`` counts: preempted ones, and those before a
+    rerun."""
     rules: str = "{}"
     """The rules for its end, as JSON: retries, the warning signal."""
     grace_s: float = 0.0

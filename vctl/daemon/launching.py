@@ -34,7 +34,10 @@ MAX_ENVIRONMENTS = 64
 
 @value(frozen=True, slots=True)
 class LaunchCommand:
-    """The command of a job or a task; ``count``: members of its array, ``ray``: kind of its private Ray, or empty."""
+    """The command of a job or a task; ``count``: members of its array, ``ray``: kind of its private Ray, or empty.
+
+    ``beside``: the run whose resources it sees instead of its own.
+    """
 
     argv: tuple[str, ...]
     env: SharedVariables
@@ -42,6 +45,7 @@ class LaunchCommand:
     sees_all: bool = False
     count: int = 1
     ray: str = ""
+    beside: str = ""
 
 
 class Commands:
@@ -49,7 +53,8 @@ class Commands:
 
     def __init__(self, store: Store) -> None:
         self.store = store
-        self._array: tuple[int, int, LaunchCommand] | None = None
+        self._array: tuple[tuple[str, int], LaunchCommand] | None = None
+        """The array and the command of the last member. A rerun gives some members another command."""
         self._environments: dict[int, SharedVariables] = {}
 
     def of(self, run: Run, array_id: str | None) -> LaunchCommand | None:
@@ -58,14 +63,16 @@ class Commands:
             return self._command(contents.of_task(self.store, run.task_id))
         if array_id is None:
             return self._command(contents.of_job(self.store, run.job_id))
-        if self._array is not None and self._array[0] <= run.job_id <= self._array[1]:
-            return self._array[2]
+        if (command_id := jobs.command_id(self.store, run.job_id)) is None:
+            return None
+        if self._array is not None and self._array[0] == (array_id, command_id):
+            return self._array[1]
         array = arrays.get(self.store, array_id)
         if array is None:
             return None
         command = self._command(contents.of_job(self.store, run.job_id), count=array["count"])
         if command is not None:
-            self._array = array["first_job_id"], array["last_job_id"], command
+            self._array = (array_id, command_id), command
         return command
 
     def _command(self, row: Row | None, count: int = 1) -> LaunchCommand | None:
@@ -75,7 +82,7 @@ class Commands:
         return LaunchCommand(
             (*relayed(options.get("relay")), *loads(row["argv"])), self._environment(row["environment_id"]),
             os.fsdecode(row["cwd"]), sees_all=bool(options.get("sees_all")), count=count,
-            ray=options.get("private_ray", ""),
+            ray=options.get("private_ray", ""), beside=options.get("beside", ""),
         )  # fmt: skip
 
     def _environment(self, number: int) -> SharedVariables:
@@ -109,10 +116,11 @@ def request_of(
     home = str(store.home)
     attempt = job.attempt if ahead is None else run.attempt
     in_gang = run.task_id is None and job.per_node
-    sees = run.allocation
+    shown_run = state.runs.get(command.beside, run) if command.beside else run
+    sees = shown_run.allocation
     if command.sees_all:
         sees = visible(vnodes_of(ledger, run.cluster_id) if ahead is None else ahead.start.vnodes, run)
-    if in_gang:
+    if shown_run.task_id is None and job.per_node:
         sees = ledger.vnodes[run.vnode_id].allocation
     cpus = sees.amounts.get(CPU, 0)
     own = {

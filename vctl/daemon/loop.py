@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 from vctl.daemon.collection import Collection
 from vctl.daemon.command_server import CommandServer
+from vctl.daemon.notifier import Notifier
 from vctl.daemon.scheduler import Scheduler
 from vctl.daemon.trouble import say
 from vctl.engine.settings import LeaseTerms
@@ -81,15 +82,16 @@ def _rule(store: Store, config: Config, lock: SchedulerLock, signals: Signals, *
     nodes = ray_nodes.of(scheduler.runtime, store.home, config)
     idle_s = float(config.get("idle_exit")) if kind == BACKGROUND else None
     orderly = False
-    collection, commands = Collection(), CommandServer(store.home)
+    collection, commands, notifier = Collection(), CommandServer(store.home), Notifier(store)
     try:
         collection.start()
         if nodes is not None:
             nodes.connect()
         scheduler.start()
+        background.put_in_force(store, config)
         collection.settle()
         say(f"vctl daemon {os.getpid()}{background.BEGAN}{store.home} in the {kind}")
-        orderly = _loop(scheduler, signals, collection, commands, nodes, lock, idle_s)
+        orderly = _loop(scheduler, signals, collection, commands, notifier, nodes, lock, idle_s)
         say(f"vctl daemon {os.getpid()}{background.ENDED}")
     except VctlError as error:  # a newer scheduler has taken over, or the directory is gone
         say(f"vctl daemon {os.getpid()} ends: {error.problem}")
@@ -99,6 +101,7 @@ def _rule(store: Store, config: Config, lock: SchedulerLock, signals: Signals, *
     finally:
         collection.stop()
         commands.close()
+        notifier.close()
         scheduler.close(orderly=orderly)
         lock.release()
     return 0
@@ -140,6 +143,7 @@ def _loop(
     signals: Signals,
     collection: Collection,
     commands: CommandServer,
+    notifier: Notifier,
     nodes: RayNodes | None,
     lock: SchedulerLock,
     idle_s: float | None,
@@ -161,7 +165,9 @@ def _loop(
             nodes.maintain()
         scheduler.work.handed += commands.handed()
         scheduler.turn()
-        sleep_s = min(scheduler.sleep_s(), commands.due_s())
+        if scheduler.state is not None:  # None after trouble: the tables may not be readable
+            notifier.maintain(scheduler.seen())
+        sleep_s = min(scheduler.sleep_s(), commands.due_s(), notifier.due_s())
         if idle_s is not None:
             if scheduler.is_needed():
                 idle_at = None

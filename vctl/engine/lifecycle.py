@@ -72,6 +72,7 @@ JOB = Lifecycle(
         "entry_over": ((jb.RUNNING, ENDING), (ENDING,)),
         "end": ((jb.RUNNING, ENDING), (jb.SUCCEEDED, jb.FAILED, jb.STOPPED)),
         "requeue": ((jb.RUNNING, ENDING), (jb.PENDING,)),
+        "rerun": ((jb.FAILED, jb.STOPPED), (jb.PENDING,)),
         "forget": ((jb.SUCCEEDED, jb.FAILED, jb.STOPPED), (GONE,)),
     },
 )

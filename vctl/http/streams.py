@@ -6,7 +6,6 @@ import asyncio
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import closing, suppress
-from pathlib import Path
 
 from fastapi.responses import StreamingResponse
 
@@ -37,13 +36,13 @@ async def log_of(
     """The output of a job or a task."""
     if follow:
         return binary(_quietly(await followed(server, kind, name, offset)))
-    _, path = await server.read(lambda store: _exact(store, kind, name))
-    return binary(logs.read_log(path, offset=offset, tail=tail))
+    _, log = await server.read(lambda store: _exact(store, kind, name))
+    return binary(log.read(offset=offset, tail=tail))
 
 
-def _exact(store: Store, kind: Kind, name: str) -> tuple[str | int, Path]:
+def _exact(store: Store, kind: Kind, name: str) -> tuple[str | int, logs.Log]:
     """The exact reference of a job or task, and its log. Raises NotFound."""
-    return waiting.exact(store, kind, name), (jobs if kind == waiting.JOBS else tasks).log_path(store, name)
+    return waiting.exact(store, kind, name), (jobs if kind == waiting.JOBS else tasks).log(store, name)
 
 
 async def followed(server: Server, kind: Kind, name: str, offset: int = 0) -> AsyncIterator[bytes]:
@@ -51,8 +50,8 @@ async def followed(server: Server, kind: Kind, name: str, offset: int = 0) -> As
 
     Raises NotFound before the first part, Unreachable if no scheduler runs and none may be started.
     """
-    ref, path = await server.read(lambda store: _exact(store, kind, name))
-    return _follow(server, kind, ref, logs.Growing(path, offset))
+    ref, log = await server.read(lambda store: _exact(store, kind, name))
+    return _follow(server, kind, ref, log.growing(offset))
 
 
 async def _follow(server: Server, kind: Kind, ref: str | int, log: logs.Growing) -> AsyncIterator[bytes]:
@@ -66,6 +65,8 @@ async def _follow(server: Server, kind: Kind, ref: str | int, log: logs.Growing)
                 for block in log.new():
                     yield block
                 if over:
+                    for block in log.rest():
+                        yield block
                     return
                 if ticket.is_set() or time.monotonic() >= give_up:  # the end of the server sets it, too
                     break

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Concatenate, Generic, ParamSpec, Protocol
 
 from vctl import operations, ops, spec
 from vctl.errors import VctlError, known
-from vctl.spec.params import PARAMETERS, Fields, Param, params_of, positions_of
+from vctl.spec.params import NOT_GIVEN, PARAMETERS, Fields, Param, params_of, positions_of
 
 if TYPE_CHECKING:
     from vctl.config import Config
@@ -155,6 +155,8 @@ class Operation(Generic[P, R]):
             raise TypeError(f"{self.name}: arguments given twice: {', '.join(sorted(twice))}")
         for param in params:
             value = values[param.name] if param.required else values.get(param.name, param.default)
+            if value is NOT_GIVEN:
+                continue
             if param.info.sent is not None:
                 yield param, param.info.sent(value)
             elif param.required or value is not param.default:
@@ -202,7 +204,7 @@ def asks(run: Callable[..., R]) -> Callable[Concatenate[Context, ...], R]:
 
     def verb(context: Context, /, *args: Any, **kwargs: Any) -> R:
         given = {**dict(zip(positions_of(verb), args, strict=False)), **kwargs}
-        own = fields.declared.params
+        own = fields.params
         values = {name: value for name, value in given.items() if name in own}
         rest = {name: value for name, value in given.items() if name not in own}
         return run(context, **{name: fields.read(context, values, given)}, **rest)
@@ -264,8 +266,8 @@ class Local:
     def log(self, kind: "Kind", ref: str, *, offset: int = 0, tail: int | None = None) -> Iterator[bytes]:
         """The output, read from the log file."""
         with self._opened() as store:
-            path = (ops.jobs.log_path if kind == "jobs" else ops.tasks.log_path)(store, ref)
-        return ops.logs.read_log(path, offset=offset, tail=tail)
+            log = (ops.jobs.log if kind == "jobs" else ops.tasks.log)(store, ref)
+        return log.read(offset=offset, tail=tail)
 
     def wait(self, kind: "Kind", ref: str, timeout_s: float | None = None) -> "Watched":
         """Wait for changes of the tables."""

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 from vctl import ops, spec
 from vctl.errors import BadSpec, param
 from vctl.operations.declare import Context, Operation, asks, operation
+from vctl.spec.overrides import OptionalFields
 from vctl.spec.params import (
     LONGEST_S,
     MAX_PRIORITY,
@@ -23,6 +24,7 @@ from vctl.spec.params import (
 if TYPE_CHECKING:
     from vctl.spec.documents import JobForm, SubmittedForm
     from vctl.spec.job_request import JobRequest
+    from vctl.spec.overrides import Overrides
     from vctl.spec.reports import DryRun, Why
 
 T = TypeVar("T")
@@ -31,7 +33,12 @@ Job = Annotated[str | int, JOB]
 JobRef = Annotated[str, JOB]
 Jobs = Annotated[
     Sequence[str],
-    Arg("JOB", longest=100_000, help="Submission ids, numbers, unique prefixes, or last.", complete="jobs"),
+    Arg(
+        "JOB",
+        longest=100_000,
+        help="Submission ids, numbers, unique prefixes, or last; patterns ('sweep_*'), members (sweep_2-4).",
+        complete="jobs",
+    ),
 ]
 Grace = Annotated[
     float | None,
@@ -76,9 +83,13 @@ Environment = Annotated[
 ]
 JOB_FIELDS = Fields(
     lambda: spec.job_request.JobRequest,
-    settings=lambda context: {"grace_s": context.config.get("kill_grace")},
+    settings=lambda context: {
+        "grace_s": context.config.get("kill_grace"),
+        "notify": context.config.get("notify"),
+    },
 )
 Request = Annotated["JobRequest", JOB_FIELDS]
+RerunChanges = Annotated["Overrides[JobRequest]", OptionalFields(lambda: spec.job_request.JobRequest, ())]
 
 
 @operation("job submit", "POST /jobs")
@@ -173,6 +184,10 @@ def list_jobs(
     by_turn: Annotated[
         bool, Opt(help="Running jobs first, then the queues in their order, then finished jobs.")
     ] = False,
+    named: Annotated[
+        Sequence[str],
+        Opt(wire="job", longest=1000, help="Only these: ids, patterns and ranges of members; repeatable."),
+    ] = (),
 ) -> "tuple[Sequence[JobForm], int]":
     """Jobs, newest first."""
     return ops.jobs.list_jobs(
@@ -184,6 +199,7 @@ def list_jobs(
         members=members,
         forecast=forecast,
         by_turn=by_turn,
+        named=named,
     )
 
 
@@ -226,9 +242,26 @@ def stop(
 
 
 @operation("job rerun", "POST /jobs/{job}/rerun")
-def rerun(context: Context, ref: Job) -> "JobForm":
-    """Submit a job again under a new id."""
-    return ops.submitting.rerun(context.store, str(ref))
+@asks
+def rerun(
+    context: Context,
+    ref: Job,
+    changes: RerunChanges,
+    *,
+    failed: Annotated[
+        bool,
+        Opt(
+            "--failed",
+            help="Only what did not succeed, in place: members of an array run again under their own indices.",
+        ),
+    ] = False,
+) -> "JobForm":
+    """Submit a job again, with the fields that are sent in place of its own.
+
+    It gets a new id, or with ``failed`` runs again in place. ``env`` and ``metadata`` are put on top of those of the
+    job.
+    """
+    return ops.reruns.rerun(context.store, str(ref), changes, failed=failed)
 
 
 @operation("job hold", "POST /jobs/{job}/hold")

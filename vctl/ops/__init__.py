@@ -6,6 +6,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from vctl.ops import (
         arrays,
+        attaching,
         background,
         backup,
         batches,
@@ -18,10 +19,12 @@ if TYPE_CHECKING:
         jobs,
         leases,
         logs,
+        matching,
         nodes,
         objects,
         overview,
         replay,
+        reruns,
         rights,
         scope,
         simulate,

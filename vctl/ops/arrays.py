@@ -7,24 +7,28 @@ from typing import TYPE_CHECKING, Any
 
 from vctl import engine
 from vctl.core import jobs as jb
+from vctl.core.indices import Indices
 from vctl.core.jobs import PendingJob
 from vctl.core.spans import spans_of
 from vctl.engine import array_limits
 from vctl.errors import Conflict, param
-from vctl.ops import forms
+from vctl.ops import forms, matching
 from vctl.spec.ids import LAST
 from vctl.store import arrays as table
 from vctl.store import folded, job_views, jobs
 from vctl.store.dependencies import awaited_members
+from vctl.store.rows import loads
 from vctl.store.store import Row, Store
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Collection, Iterable, Iterator, Sequence
 
     from vctl.engine.changes import ArraySubmitted, JobEnded, Launch, StopAsked, SubmitDetails
-    from vctl.spec.documents import ArrayForm
+    from vctl.spec.documents import ArrayFailures, ArrayForm
     from vctl.spec.options import ArrayRange
 
+MAX_SHOWN = 120
+"""Characters of a list of indices that a line shows."""
 NEVER_STARTED, AGAIN = "stopped before it started", "stopped before its next attempt"
 Pairs = tuple[tuple[str, str], ...]
 """Pairs of a condition and the id of the job or array that is awaited."""
@@ -45,10 +49,10 @@ def submitted(
         raise Conflict(
             f"job {name} exists already", fix=f"choose another {param('submission_id')}, or leave it out"
         )
-    reach = (indices.start, indices.stop, indices.step)
+    shown = str(indices) if array_range.at_once is None else f"{indices}%{array_range.at_once}"
     made = len(indices) if len(indices) <= array_limits.WINDOW + 1 else array_limits.WINDOW
     return engine.changes.ArraySubmitted(
-        template, details, reach, _shown(array_range), array_range.at_once, made, after, launch
+        template, details, indices.parts, shown, array_range.at_once, made, after, launch
     )
 
 
@@ -70,13 +74,6 @@ def give_rows(store: Store, numbers: Iterable[int | None]) -> None:
         store.emit(engine.changes.MembersUnfolded(row["array_id"], row["job_id"], row["members"], spans))
 
 
-def _shown(array_range: ArrayRange) -> str:
-    indices = array_range.indices
-    text = str(indices[0]) if len(indices) == 1 else f"{indices[0]}-{indices[-1]}"
-    text += f":{indices.step}" if indices.step > 1 and len(indices) > 1 else ""
-    return text if array_range.at_once is None else f"{text}%{array_range.at_once}"
-
-
 def named(store: Store, ref: str | int) -> Row | None:
     """The array with this id or unique prefix; for ``last`` the newest submission, if it is an array; else None."""
     if isinstance(ref, int) or not ref:
@@ -87,6 +84,8 @@ def named(store: Store, ref: str | int) -> Row | None:
     exact = table.get(store, ref)
     if exact is not None or jobs.number_of(store, ref) is not None:
         return exact
+    if (match := matching.the_one(store, ref)) is not None:
+        return table.get(store, match) if isinstance(match, str) else None
     like = table.like(store, ref)
     if len(like) == 1 and not table.strangers_like(store, ref, like[0]["array_id"]):
         return like[0]
@@ -124,10 +123,52 @@ def form(store: Store, array: Row, *, submitted: bool = False) -> ArrayForm:
         "array_id": array["array_id"],
         "array_index": None,
         "array": {
-            "indices": array["range"], "count": array["count"], "at_once": array["at_once"],
+            "indices": array["range"], "count": sum(counts.values()), "at_once": array["at_once"],
             "states": counts, "done": sum(counts.get(state, 0) for state in jb.FINAL),
+            "failures": _failures(store, array) if counts.keys() & {*jb.NOT_SUCCEEDED} else [],
         },
     }  # fmt: skip
+
+
+def _failures(store: Store, array: Row) -> list[ArrayFailures]:
+    return [
+        {
+            "status": row["status"], "state_reason": row["state_reason"], "exit_code": row["exit_code"],
+            "message": row["message"], "count": row["count"],
+            "indices": str(Indices.of(sorted(_indices(loads(row["indices"]))))),
+        }
+        for row in table.failures(store, array)
+    ]  # fmt: skip
+
+
+def _indices(rows: Iterable[tuple[int, int, int]]) -> Iterator[int]:
+    for first, members, step in rows:
+        yield from range(first, first + members * step, step)
+
+
+def failed(array: Mapping[str, Any]) -> list[str]:
+    """Which members of an array did not succeed, and why, as lines, from its JSON form; none if all did."""
+    about, name = array["array"], array["submission_id"]
+    groups = about["failures"]
+    if not groups:
+        return []
+    count = sum(group["count"] for group in groups)
+    reasons = (f"  {group['status']}: {why_failed(group)}" for group in groups)
+    head = f"{name}: {count} of {about['count']} did not succeed"
+    return [head, *reasons, f"Run them again with: vctl job rerun {name} --failed"]
+
+
+def why_failed(group: Mapping[str, Any]) -> str:
+    """How many members of an array did not succeed for one reason, the reason, and their indices."""
+    why = ": ".join(word for word in (group["state_reason"], group["message"]) if word)
+    return f"{group['count']} {why}: {_short(group['indices'])}"
+
+
+def _short(indices: str) -> str:
+    """A list of indices without its end, if it is long."""
+    if len(indices) <= MAX_SHOWN:
+        return indices
+    return indices[:MAX_SHOWN].rpartition(",")[0] + ",…"
 
 
 def list_(
@@ -136,14 +177,17 @@ def list_(
     all: bool,  # noqa: A002  # the option's name
     within: tuple[str, Sequence[object]],
     limit: int | None,
+    named: Collection[str] | None = None,
     by_turn: bool = False,
 ) -> tuple[list[ArrayForm], int]:
     """The newest arrays, and how many there are; without ``all`` only arrays with a member that is not over.
 
-    ``within``: an SQL condition on their jobs ``j`` and its values. ``by_turn``: those that run first, then those that
-    wait, the oldest first.
+    ``within``: an SQL condition on their jobs ``j`` and its values. ``named``: only these. ``by_turn``: those that run
+    first, then those that wait, the oldest first.
     """
     rows = table.matching(store, *within)
+    if named is not None:
+        rows = [row for row in rows if row["array_id"] in named]
     if by_turn or not all:
         unfinished = table.unfinished(store, rows)
         if by_turn:

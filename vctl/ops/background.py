@@ -17,14 +17,15 @@ from typing import TYPE_CHECKING, Any
 
 from vctl import ops
 from vctl.errors import Unreachable
-from vctl.store import locks, ownership, upkeep
+from vctl.store import locks, observed, ownership, upkeep
 from vctl.store.store import Store
 
 if TYPE_CHECKING:
-    from vctl.config import Config
+    from vctl.config import Config, Setting
 
 LOG = "daemon.log"
 LOG_MAX_BYTES = 1 << 20
+_IN_FORCE = "in_force"
 OLDER = "older"
 """The kind of a scheduler of an older version, which did not record its kind."""
 SCHEDULERS = (locks.FOREGROUND, locks.BACKGROUND, OLDER)
@@ -248,6 +249,43 @@ def settled(home: Path) -> locks.LockHolder | None:
             return holder
         time.sleep(_PAUSE_S)
     return locks.LockHolder(OLDER, 0, 0)
+
+
+def put_in_force(store: Store, config: Config) -> None:
+    """Record the settings of the scheduler that this process is."""
+    with store.transaction():
+        observed.remember(store, _IN_FORCE, {"pid": os.getpid(), "settings": config.of_the_scheduler()})
+
+
+def in_force(store: Store) -> dict[str, Any] | None:
+    """The settings that the running scheduler started with; None if none runs."""
+    holder, record = locks.holder(store.home), store.recall(_IN_FORCE)
+    if holder is None or record is None or record["pid"] != holder.pid:
+        return None
+    settings: dict[str, Any] = record["settings"]
+    return settings
+
+
+def not_in_force(store: Store, config: Config) -> list[str]:
+    """A sentence for each setting that was given here and that the running scheduler does not have."""
+    from vctl.config import BY_NAME, OF_THE_SCHEDULER
+
+    given = [name for name in OF_THE_SCHEDULER if config.origins[name] != "default"]
+    has = in_force(store) if given else None
+    if has is None:
+        return []
+    return [
+        f"{name} ({config.origins[name].removeprefix('environment ')}) is not in force: the running scheduler has"
+        f" {_words(BY_NAME[name], has[name])}"
+        for name in given
+        if name in has and has[name] != config.get(name)
+    ]
+
+
+def _words(setting: Setting, value: object) -> str:
+    if value == setting.default:
+        return "none" if value is None else f"{value}, the default"
+    return "another one" if setting.name == "provider" else str(value)
 
 
 def status(home: Path) -> dict[str, Any]:

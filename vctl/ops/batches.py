@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 from vctl import ops
 from vctl.core.clusters import PRIMARY
+from vctl.core.indices import Indices
 from vctl.core.jobs import PendingJob
 from vctl.core.values import replace
 from vctl.engine.changes import ArraySubmitted, JobSubmitted, Launch, SubmitDetails
@@ -86,7 +87,7 @@ class _Batch:
         self._now = store.clock()
         self._lines: dict[str, int] = {}
         """The id of a job or array -> its line."""
-        self._arrays: dict[str, range] = {}
+        self._arrays: dict[str, Indices] = {}
         """The id of an array of this batch -> the indices of its members."""
         self._like_members: dict[str, dict[int, str]] = {}
         """For ids of single jobs like those of members: ``a`` -> 7 -> ``a_7``."""
@@ -139,7 +140,7 @@ class _Batch:
         if self._lost:
             ops.dependencies.settle(self._store, self._lost)
 
-    def _check_id(self, name: str, indices: range | None) -> None:
+    def _check_id(self, name: str, indices: Indices | None) -> None:
         """Refuse the id of a job, or the ids of an array and its members, if a job has it."""
         if name in self._in_use:
             raise submitting.exists(name)

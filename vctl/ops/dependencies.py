@@ -7,12 +7,14 @@ a job is submitted, so no job waits for itself. The end of an awaited job is han
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from typing import TYPE_CHECKING
 
 from vctl.engine.changes import JobEnded
 from vctl.engine.rules.gates import IMPOSSIBLE, MET, OPEN, followed, judged
 from vctl.engine.stimuli import AwaitedOver
+from vctl.errors import param
+from vctl.spec.fields import refuse
 from vctl.store import dependencies as table
 from vctl.store import jobs, rows
 from vctl.store.store import Store
@@ -32,6 +34,24 @@ def unmet(store: Store, after: Iterable[Dependency]) -> tuple[tuple[tuple[str, s
     verdicts = {pair: judged(pair[0], over(store, pair[1])) for pair in pairs}
     unsatisfied = tuple(pair for pair, verdict in verdicts.items() if verdict != MET)
     return unsatisfied, [name for (_, name), verdict in verdicts.items() if verdict == IMPOSSIBLE]
+
+
+def refuse_circle(store: Store, own: Collection[str], after: Iterable[Dependency]) -> None:
+    """Raise BadSpec if jobs that are known already would wait for themselves, directly or through others.
+
+    ``own``: their ids. A new job cannot: nothing waits for it yet.
+    """
+    left, seen = [one.job for one in after], set[str]()
+    while left:
+        name = left.pop()
+        if name in seen:
+            continue
+        seen.add(name)
+        names = table.names_of(store, name)
+        if not {name, *names}.isdisjoint(own):
+            path = param("after")
+            raise refuse(path, f"{min(own)} would wait for itself", "name a job that does not wait for it")
+        left += table.awaited_by(store, name)
 
 
 def settle(store: Store, names: Iterable[str]) -> None:

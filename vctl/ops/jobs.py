@@ -5,8 +5,8 @@ from __future__ import annotations
 import time
 from bisect import bisect_left
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from itertools import accumulate, chain
-from pathlib import Path
+from functools import partial
+from itertools import accumulate, chain, takewhile
 from typing import TYPE_CHECKING, TypeVar
 
 from vctl import engine
@@ -15,9 +15,10 @@ from vctl.core.listed import Alike, Values, field_of, joined, runs
 from vctl.core.spans import spans_of
 from vctl.core.wording import cluster_text
 from vctl.errors import BadSpec, Conflict, NotFound, VctlError
-from vctl.ops import arrays, forms, logs, rights, scope
+from vctl.ops import arrays, forms, logs, matching, rights, scope
 from vctl.ops.forms import Shown, parse_filters
 from vctl.spec.ids import LAST
+from vctl.spec.options import parse_array
 from vctl.store import ahead, clusters, feed, folded, job_views, observed, tasks
 from vctl.store import arrays as arrays_table
 from vctl.store import jobs as table
@@ -63,8 +64,10 @@ def resolve(store: Store, ref: str | int) -> int:
         return number
     if ref.isascii() and ref.isdigit() and len(ref) < 19 and table.get(store, int(ref)) is not None:
         return int(ref)
-    if (array := arrays_table.get(store, ref)) is not None:
-        first = array["range"].partition("-")[0]
+    if isinstance(match := matching.the_one(store, ref) if ref else None, int):
+        return match
+    if (array := arrays_table.get(store, ref if match is None else match)) is not None:
+        first = "".join(takewhile(str.isdigit, array["range"]))
         raise BadSpec(f"{ref} is an array of jobs", fix=f"name one of its members, such as {ref}_{first}")
     like = table.numbers_like(store, ref) if ref else []
     if len(like) == 1:
@@ -152,11 +155,13 @@ def list_jobs(
     members: bool = True,
     forecast: bool = True,
     by_turn: bool = False,
+    named: Sequence[str] = (),
 ) -> tuple[Sequence[JobForm], int]:
     """Jobs, newest first, and their number without the limit. Without ``all`` only unfinished jobs.
 
     Without ``members`` each array is one entry. ``forecast``: with the expected starts of those that wait.
     ``by_turn``: running ones first, then the queues in their order, then finished ones.
+    ``named``: only the jobs with these ids, patterns and ranges. Raises NotFound for one that names none.
     """
     parsed = parse_filters(filters, FILTER_KEYS)
     states = {
@@ -170,15 +175,31 @@ def list_jobs(
     with store.snapshot():
         common = [one for one in parsed if one[0] not in ("status", "state_reason", *job_views.OWN_FILTERS)]
         narrowed, its_values = job_views.condition(store, common)
-        parts = [within, narrowed, "1" if members else job_views.SINGLE]
-        where = " AND ".join(part for part in parts if part != "1") or "1"
+        parts = [within, narrowed, "1" if members or named else job_views.SINGLE]
         values += its_values
-        read = _by_turn if by_turn else _listed
-        listed, total = read(store, states, (where, values), limit, derived, own, forecast=forecast)
+        numbers: list[int] | None = None
+        its_arrays: list[str] | None = None
+        if named:
+            numbers, its_arrays = _named(store, named, members=members)
+            among, its_values = job_views.with_numbers(folded.rows_of(store, numbers))
+            parts.append(among)
+            values += its_values
+        where = " AND ".join(part for part in parts if part != "1") or "1"
+        only = None if numbers is None else {*numbers}
+        within_ = (where, values)
+        read = partial(_listed, store, within=within_, derived=derived, own=own, only=only, forecast=forecast)
+        listed: Sequence[JobForm]
+        if by_turn:
+            from vctl.ops import turns
+
+            queued = partial(turns.queued, store, within_, own, partial(_forms, store, forecast=forecast))
+            listed, total = turns.in_turn(read, None if derived or named else queued, states, limit)
+        else:
+            listed, total = read(states, limit=limit)
         if not members:
             entries, count = arrays.list_(
                 store, all=all, within=scope.of_jobs(store, cluster), limit=None if parsed else limit,
-                by_turn=by_turn,
+                named=its_arrays, by_turn=by_turn,
             )  # fmt: skip
             if parsed:
                 entries = [form for form in entries if forms.matches(form, parsed)]
@@ -187,61 +208,22 @@ def list_jobs(
             if entries:
                 if forecast:
                     entries = _forecast(entries, store)  # type: ignore[assignment]
-                if by_turn:
-                    from vctl.ops import turns
-
-                    listed = turns.merged(listed, sorted(entries, key=turns.turn), limit=limit)
-                else:
-                    listed = _merged([*listed, *entries], limit)
+                sort = turns.merged if by_turn else _merged
+                listed = sort([*listed, *entries], limit)
     return listed, total
 
 
-def _by_turn(
-    store: Store,
-    states: set[str],
-    within: Condition,
-    limit: int | None,
-    derived: list[Filter],
-    own: list[Filter],
-    *,
-    forecast: bool,
-) -> tuple[Sequence[JobForm], int]:
-    """Like ``_listed``, running jobs first, then the queues in their order, then finished jobs."""
-    shown: list[JobForm] = []
-    total = 0
-    for group in ({jb.RUNNING}, {jb.PENDING}, jb.FINAL):
-        if not (chosen := states.intersection(group)):
-            continue
-        rest = None if limit is None else limit - len(shown)
-        listed: Sequence[JobForm]
-        if jb.PENDING not in chosen:
-            least = None if rest is None else max(rest, 1)  # one, too, is enough to count them
-            listed, count = _listed(store, chosen, within, least, derived, own, forecast=forecast)
-        elif derived:
-            listed, count = _listed(store, chosen, within, None, derived, own, forecast=forecast)
-            listed = sorted(
-                listed, key=lambda form: (form["queue_position"] or 0, -form["priority"], form["job_id"])
-            )
+def _named(store: Store, refs: Sequence[str], *, members: bool) -> tuple[list[int], list[str]]:
+    """The numbers of the named jobs, and the ids of the named arrays; with ``members`` their members in their place."""
+    numbers, array_ids = dict[int, None](), dict[str, None]()
+    for ref in _each(store, refs):
+        if (array := arrays.named(store, ref)) is None:
+            numbers[resolve(store, ref)] = None
+        elif members:
+            numbers |= {job_id: None for job_id, _ in arrays_table.numbered(store, array)}
         else:
-            listed, count = _queued(store, within, rest, own, forecast=forecast)
-        shown += listed[:rest]
-        total += count
-    return shown, total
-
-
-def _queued(
-    store: Store, within: Condition, limit: int | None, own: list[Filter], *, forecast: bool
-) -> tuple[list[JobForm], int]:
-    """The first waiting jobs that match, in the order of their queues, and how many match."""
-    from vctl.ops import turns
-
-    chosen, members, total = turns.queued(store, within, limit, own)
-    if not chosen:
-        return [], total
-    present = sorted({row for _, row in chosen}, reverse=True)
-    listed = _forms(store, *job_views.with_numbers(present), members, forecast=forecast)
-    by_number = {form["job_id"]: form for form in listed}
-    return [by_number[one] for one, _ in chosen], total
+            array_ids[array["array_id"]] = None
+    return list(numbers), list(array_ids)
 
 
 def _listed(
@@ -251,6 +233,7 @@ def _listed(
     limit: int | None,
     derived: list[Filter],
     own: list[Filter],
+    only: Collection[int] | None = None,
     *,
     forecast: bool,
 ) -> tuple[Sequence[JobForm], int]:
@@ -258,25 +241,25 @@ def _listed(
 
     The filters ``derived`` are about the reason, which the tables have only for jobs that do not wait: those that wait
     are read and judged. The filters ``own`` are about what differs among members of an array that share a row.
+    ``only``: the numbers of the jobs that may be listed, whose rows ``within`` names.
     """
     where, values = within
     if derived:
-        waiting, _ = _listed(store, states & {jb.PENDING}, within, None, [], own, forecast=forecast)
+        waiting, _ = _listed(store, states & {jb.PENDING}, within, None, [], own, only, forecast=forecast)
         judged = zip(field_of(waiting, "job_id"), field_of(waiting, "state_reason"), strict=True)
         at = [n for n, (_, reason) in enumerate(judged) if forms.matches({"state_reason": reason}, derived)]
         more, its_values = job_views.condition(store, derived)
         rest = f"{where} AND {more}", [*values, *its_values]
-        others, total = _listed(store, states - {jb.PENDING}, rest, limit, [], own, forecast=False)
+        others, total = _listed(store, states - {jb.PENDING}, rest, limit, [], own, only, forecast=False)
         return _merged([*(waiting[n] for n in at[:limit]), *others], limit), total + len(at)
     shared = folded.among(store, f"{job_views.in_states(states)} AND {where}", values) if states else []
     narrowed, its_values = job_views.condition(store, own)
-    where, values = (
-        " AND ".join(part for part in (where, narrowed) if part != "1") or "1",
-        [*values, *its_values],
-    )
+    where = " AND ".join(part for part in (where, narrowed) if part != "1") or "1"
+    values = [*values, *its_values]
     if shared:
         return _with_shared(store, states, (where, values), limit, {
-            row["job_id"]: numbers for row in shared if (numbers := job_views.passing(row, own))
+            row["job_id"]: numbers for row in shared
+            if (numbers := _among(job_views.passing(row, own), only))
         }, forecast=forecast)  # fmt: skip
     if limit is None and jb.FINAL & states:  # all are read, and most jobs are over
         condition = where if len(states) == len(jb.STATES) else f"{job_views.in_states(states)} AND {where}"
@@ -287,6 +270,10 @@ def _listed(
     if total == limit:
         total = job_views.count(store, states, where, values)
     return _forms(store, *job_views.with_numbers(numbers), forecast=forecast), total
+
+
+def _among(numbers: Sequence[int], only: Collection[int] | None) -> Sequence[int]:
+    return numbers if only is None else [number for number in numbers if number in only]
 
 
 def _with_shared(
@@ -395,12 +382,15 @@ def _reason(store: Store, reasons: Reasons, job_id: int) -> Shown:
     return reasons.of(row)
 
 
-def log_path(store: Store, ref: str) -> Path:
-    """The log file of a job."""
-    job_id = resolve(store, ref)
-    row = table.get(store, job_id)
+def log(store: Store, ref: str) -> logs.Log:
+    """The output of a job, or of the members of an array."""
+    if (array := arrays.named(store, ref)) is not None:
+        from vctl.ops.array_logs import ArrayLog
+
+        return ArrayLog(store.home, array["array_id"], parse_array(array["range"]).indices)
+    row = table.get(store, resolve(store, ref))
     assert row is not None
-    return logs.log_of(store.home, row["submission_id"])
+    return logs.Log(logs.log_of(store.home, row["submission_id"]))
 
 
 def stop(
@@ -447,7 +437,7 @@ def stop(
 def delete(store: Store, *refs: str | int) -> list[JobForm]:
     """Delete finished jobs with their logs: all of them or none."""
     with store.transaction():
-        deleted = [get_job(store, ref, forecast=False) for ref in refs]
+        deleted = [get_job(store, one, forecast=False) for one in dict.fromkeys(_each(store, refs))]
         removed: list[str] = []
         for form in deleted:
             rights.check_number(store, form["job_id"])
@@ -456,7 +446,9 @@ def delete(store: Store, *refs: str | int) -> list[JobForm]:
                     f"job {form['submission_id']} is {form['status']}",
                     fix=f"vctl job stop {form['submission_id']}, then delete it",
                 )
-            removed += _refuse_while_used(store, form)
+            array = arrays.named(store, form["submission_id"]) if "array" in form else None
+            reach = (form["job_id"],) * 2 if array is None else (array["first_job_id"], array["last_job_id"])
+            removed += refuse_while_used(store, reach, "delete the job")
             if "array" in form:
                 removed += arrays.delete(store, form["submission_id"])
             else:
@@ -468,21 +460,33 @@ def delete(store: Store, *refs: str | int) -> list[JobForm]:
     return deleted
 
 
-def _refuse_while_used(store: Store, form: JobForm) -> list[str]:
-    """The ids of the tasks of a finished job. Raises Conflict while something detached of the job is left."""
-    array = arrays.named(store, form["submission_id"]) if "array" in form else None
-    reach = (form["job_id"],) * 2 if array is None else (array["first_job_id"], array["last_job_id"])
+def _each(store: Store, refs: Sequence[str | int]) -> Iterator[str | int]:
+    """The references, with the jobs that a pattern or a range names in its place."""
+    for ref in refs:
+        found = None
+        if isinstance(ref, str) and not table.taken(store, [ref]):
+            found = matching.matches(store, ref)
+        if found == []:
+            raise matching.nothing(str(ref))
+        yield from [ref] if found is None else found
+
+
+def refuse_while_used(store: Store, reach: tuple[int, int], then: str) -> list[str]:
+    """The ids of the tasks of finished jobs. Raises Conflict while something detached of these jobs is left.
+
+    ``then``: what may be done with them when nothing is.
+    """
     task = tasks.unfinished_among(store, *reach)
     if task is not None:
         raise Conflict(
             f"task {task['task_id']} of job {task['submission_id']} is detached and not over",
-            fix=f"vctl task cancel {task['task_id']}, or wait for it, then delete the job",
+            fix=f"vctl task cancel {task['task_id']}, or wait for it, then {then}",
             details={"task_id": task["task_id"]},
         )
     if (cluster_id := clusters.detached_among(store, *reach)) is not None:
         raise Conflict(
             f"cluster {cluster_text(cluster_id)} is detached and still there",
-            fix=f"vctl vc delete '{cluster_text(cluster_id)}', then delete the job",
+            fix=f"vctl vc delete '{cluster_text(cluster_id)}', then {then}",
             details={"cluster_id": cluster_id},
         )
     return tasks.ids_among(store, [reach])

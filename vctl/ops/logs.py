@@ -62,12 +62,30 @@ def read_log(path: Path, *, offset: int = 0, tail: int | None = None) -> Iterato
         os.close(fd)
 
 
+class Log:
+    """The output of a job or a task."""
+
+    is_one_file = True
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.directory = path.parent
+
+    def read(self, *, offset: int = 0, tail: int | None = None) -> Iterator[bytes]:
+        """The present output."""
+        return read_log(self.path, offset=offset, tail=tail)
+
+    def growing(self, offset: int = 0) -> Growing:
+        """The output as it is written."""
+        return Growing(self.path, offset)
+
+
 class Growing:
     """A log that is being written, read part by part. It begins again if the log is cut to less than was read."""
 
     def __init__(self, path: Path, offset: int = 0) -> None:
         self._path = path
-        self._read_to = offset
+        self.read_to = offset
         self._fd: int | None = None
 
     @property
@@ -82,11 +100,15 @@ class Growing:
         if self._fd is None:
             return
         end = os.fstat(self._fd).st_size
-        if end < self._read_to:
-            self._read_to = 0
-        for read_to, block in pieces(self._fd, self._read_to, end):
-            self._read_to = read_to
+        if end < self.read_to:
+            self.read_to = 0
+        for read_to, block in pieces(self._fd, self.read_to, end):
+            self.read_to = read_to
             yield block
+
+    def rest(self) -> Iterator[bytes]:
+        """What was kept back of the blocks; asked for when nothing more is written."""
+        return iter(())
 
     def close(self) -> None:
         """Close the file."""

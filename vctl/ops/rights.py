@@ -17,7 +17,7 @@ from vctl.core.wording import cluster_text
 from vctl.errors import Damaged, NotPermitted
 from vctl.ops.cluster_views import cluster_row
 from vctl.spec.ids import JOB_MARK
-from vctl.store import jobs
+from vctl.store import arrays, jobs
 from vctl.store.database import database_path
 from vctl.store.rows import loads
 from vctl.store.store import Row, Store
@@ -62,7 +62,7 @@ def check_number(store: Store, job_id: int) -> None:
 
 def check_array(store: Store, array: Row) -> None:
     """Like ``check_job``, for an array, whose members were submitted together."""
-    check_number(store, array["first_job_id"])
+    check_number(store, arrays.first(store, array))
 
 
 def check_target(store: Store, parent_id: str) -> None:

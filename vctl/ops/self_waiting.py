@@ -99,7 +99,7 @@ def _awaited(store: Store, row: Row, chain: list[Row]) -> str | None:
             if (name := dependency["awaited"]) in whose:
                 return whose[name]
             array = arrays.get(store, name)
-            number = jobs.number_of(store, name) if array is None else array["first_job_id"]
+            number = jobs.number_of(store, name) if array is None else arrays.first(store, array)
             if number is not None and number not in seen:
                 seen.add(number)
                 to_visit.append(number)

@@ -1,4 +1,4 @@
-"""Submitting a job, an array of jobs, or a job once more."""
+"""Submitting a job or an array of jobs, and the request of a submitted one."""
 
 from __future__ import annotations
 
@@ -16,12 +16,13 @@ from vctl.core.values import replace, value
 from vctl.core.wording import cluster_text
 from vctl.engine.changes import ArraySubmitted, JobSubmitted, Launch, SubmitDetails
 from vctl.errors import BadSpec, Conflict, param
-from vctl.ops import arrays, jobs, logs, nodes, rights
+from vctl.ops import arrays, logs, nodes, rights
 from vctl.ops.feasible import check_feasible, requested
 from vctl.ops.jobs import just_submitted, resolve_named
 from vctl.spec.fields import refuse
 from vctl.spec.ids import check_submission_id, full_cluster_id
-from vctl.spec.job_request import JobRay, JobRequest, entry_amounts
+from vctl.spec.job_request import DEFAULT_ENTRY, JobRay, JobRequest, entry_amounts
+from vctl.spec.notify import NOBODY
 from vctl.spec.options import WarningSignal, parse_array
 from vctl.store import ahead, clusters, observed, rows, settings
 from vctl.store import jobs as table
@@ -119,7 +120,7 @@ class Preparation:
             stored_path(request.cwd or _directory()), rows.dumps(_options(request, spec)),
         )  # fmt: skip
         if request.array is not None:
-            check_submission_id(f"{submission_id}_{request.array.indices[-1]}", param("submission_id"))
+            check_submission_id(f"{submission_id}_{request.array.indices.last}", param("submission_id"))
         begin_at = 0 if request.begin_at is None else int(request.begin_at * 1e9)
         job = PendingJob(
             job_id=0,
@@ -271,6 +272,8 @@ def _options(request: JobRequest, spec: ClusterSpec) -> dict[str, object]:
         "sees_all": request.entry is None and (spec.has_gang or bool(request.ray.own)),
         **request.ray.options(),
     }
+    if request.notify not in (None, NOBODY):
+        options["notify"] = request.notify
     if request.label:
         options["relay"] = ["label", ""]
     elif request.attach is not None:
@@ -430,27 +433,6 @@ def _inherited(store: Store, around: Mapping[str, str]) -> str:
     return PRIMARY
 
 
-_TIES = {"terminal": "its terminal", "stdin": "its standard input", "hold": "its allocation"}
-
-
-def rerun(store: Store, ref: str | int) -> JobForm:
-    """Queue a job, or all of an array, again. One member of an array sees the index that it had."""
-    with store.snapshot():
-        array = arrays.named(store, ref)
-        job_id = array["first_job_id"] if array is not None else jobs.resolve(store, ref)
-        row, launch = table.get(store, job_id), table.launch(store, job_id)
-        assert row is not None
-        assert launch is not None
-        rights.check_job(store, row)
-        if (relay := rows.loads(launch["options"]).get("relay")) is not None and relay[0] != "label":
-            raise BadSpec(
-                f"job {row['submission_id']} depended on the program that submitted it: {_TIES[relay[0]]}",
-                fix="run that program again",
-            )
-        request = request_of(row, launch, array)
-    return submit(store, request, environment={"PATH": request.env.get("PATH", os.defpath)})
-
-
 def request_of(row: Row, launch: Row, array: Row | None = None) -> JobRequest:
     """The request of a job, or of an array, as far as another job can have the same."""
     options, rules, spec = rows.loads(launch["options"]), rows.loads(row["rules"]), rows.spec(row["spec"])
@@ -461,6 +443,8 @@ def request_of(row: Row, launch: Row, array: Row | None = None) -> JobRequest:
             "VCTL_ARRAY_INDEX": str(row["array_index"]),
             "VCTL_ARRAY_COUNT": str(launch["count"]),
         }
+    entry = rows.entry(row["entry"])
+    is_default = options.get("sees_all") or row["per_node"] or (entry == DEFAULT_ENTRY and not spec.has_gang)
     signal = rules.get("signal")
     retries = {name: rules[name] for name in ("max_retries", "backoff_s") if rules.get("max_retries")}
     if retries:
@@ -469,7 +453,7 @@ def request_of(row: Row, launch: Row, array: Row | None = None) -> JobRequest:
         argv=tuple(rows.loads(launch["argv"])),
         cluster=row["parent_cluster_id"],
         spec=None if row["shares_parent"] or spec == ClusterSpec() else spec,
-        entry=None if options.get("sees_all") or row["per_node"] else rows.entry(row["entry"]),
+        entry=None if is_default else entry,
         priority=row["priority"],
         time_limit_s=row["time_limit_s"],
         name=row["name"] or "",
@@ -483,6 +467,7 @@ def request_of(row: Row, launch: Row, array: Row | None = None) -> JobRequest:
         signal=None if signal is None else WarningSignal(**signal),
         array=None if array is None else parse_array(array["range"]),
         job_scope=rules.get("job_scope", rights.OWN),
+        notify=options.get("notify"),
         ray=JobRay.of(options),
         **retries,
     )

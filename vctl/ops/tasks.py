@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Mapping, Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from vctl import ops, spec
@@ -101,7 +100,10 @@ class _Batch:
         if task.outputs:
             ops.objects.check_new(store, job_id, task.outputs)
         cwd = spec.text.stored_path(request.cwd or os.getcwd())
-        launch = Launch(argv=rows.dumps(list(request.argv)), env=self._environment(request, environ), cwd=cwd)
+        launch = Launch(
+            argv=rows.dumps(list(request.argv)), env=self._environment(request, environ), cwd=cwd,
+            options=rows.dumps(request.options),
+        )  # fmt: skip
         store.emit(TaskSubmitted(store.clock(), task, launch))
         if task.inputs or task.outputs:
             ops.objects.accept(store, task)
@@ -266,6 +268,6 @@ def task_id(store: Store, ref: str) -> str:
     return str(_row(store, ref)["task_id"])
 
 
-def log_path(store: Store, ref: str) -> Path:
-    """The log file of a task."""
-    return logs.log_of(store.home, task_id(store, ref))
+def log(store: Store, ref: str) -> logs.Log:
+    """The output of a task."""
+    return logs.Log(logs.log_of(store.home, task_id(store, ref)))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from heapq import merge
 from itertools import islice
 from typing import TYPE_CHECKING
@@ -20,12 +20,46 @@ Part = tuple[int, int, Sequence[int]]
 """The priority of a row, its number, and the numbers of the jobs for which it stands."""
 
 
-def queued(
-    store: Store, within: Condition, limit: int | None, own: list[Filter]
-) -> tuple[list[tuple[int, int]], dict[int, list[int]], int]:
-    """The first waiting jobs that match, each with its row; the members of arrays by the rows that stand for several.
+Read = Callable[..., tuple[Sequence["JobForm"], int]]
+"""Reads the newest jobs in some states up to ``limit``, and how many there are."""
 
-    Last comes how many match. The filters ``own`` are about what differs among members that share a row.
+
+def in_turn(
+    read: Read, first: Read | None, states: Collection[str], limit: int | None
+) -> tuple[list[JobForm], int]:
+    """Jobs in that order, and how many there are. ``first`` reads the first waiting jobs; None: all are read."""
+    shown: list[JobForm] = []
+    total = 0
+    for group in ({jb.RUNNING}, {jb.PENDING}, jb.FINAL):
+        if not (chosen := group.intersection(states)):
+            continue
+        rest = None if limit is None else limit - len(shown)
+        if jb.PENDING not in chosen:
+            least = None if rest is None else max(rest, 1)  # one, too, is enough to count them
+            listed, count = read(chosen, limit=least)
+        elif first is None:
+            listed, count = read(chosen, limit=None)
+            listed = sorted(
+                listed, key=lambda form: (form["queue_position"] or 0, -form["priority"], form["job_id"])
+            )
+        else:
+            listed, count = first(rest)
+        shown += listed[:rest]
+        total += count
+    return shown, total
+
+
+def queued(
+    store: Store,
+    within: Condition,
+    own: list[Filter],
+    forms: Callable[..., Sequence[JobForm]],
+    limit: int | None,
+) -> tuple[list[JobForm], int]:
+    """The first waiting jobs that match, in the order of their queues, and how many match.
+
+    The filters ``own`` are about what differs among members of an array that share a row. ``forms`` reads rows by a
+    condition, with the members for which some of them stand.
     """
     where, values = within
     shared = {
@@ -47,7 +81,11 @@ def queued(
     for one, row in sorted(chosen):
         if row in members:
             members[row].append(one)
-    return chosen, members, total
+    if not chosen:
+        return [], total
+    present = sorted({row for _, row in chosen}, reverse=True)
+    by_number = {form["job_id"]: form for form in forms(*job_views.with_numbers(present), members)}
+    return [by_number[one] for one, _ in chosen], total
 
 
 def _waiting(
@@ -86,9 +124,12 @@ def _line(
             yield row["priority"], number, its
 
 
-def merged(*lists: Iterable[JobForm], limit: int | None) -> list[JobForm]:
-    """Several lists of that order as one; each keeps its own order within a state."""
-    return list(islice(merge(*lists, key=turn), limit))
+def merged(listed: Iterable[JobForm], limit: int | None) -> Sequence[JobForm]:
+    """Jobs in that order, and behind them arrays, as one list of that order: jobs keep their own order in a state."""
+    forms = list(listed)
+    jobs = [form for form in forms if "array" not in form]
+    arrays = sorted((form for form in forms if "array" in form), key=turn)
+    return list(islice(merge(jobs, arrays, key=turn), limit))
 
 
 def turn(form: JobForm) -> tuple[int, int, int]:

@@ -17,7 +17,7 @@ from vctl.core import jobs as jb
 from vctl.core import tasks as tk
 from vctl.core.clusters import PRIMARY
 from vctl.errors import NotFound, VctlError
-from vctl.ops import arrays, cluster_views, jobs, logs, tasks
+from vctl.ops import arrays, cluster_views, jobs, tasks
 from vctl.ops.background import Background
 from vctl.runtime.watch import CREATE, MODIFY, Watch
 from vctl.store import arrays as array_table
@@ -128,16 +128,16 @@ def follow(
     with _Changes() as changes:
         with opened() as store:
             changes.watch(store)
-            path = (jobs if kind == JOBS else tasks).log_path(store, str(ref))
+            output = (jobs if kind == JOBS else tasks).log(store, str(ref))
             reference = exact(store, kind, ref)
         try:
-            path.parent.mkdir(mode=0o700, exist_ok=True)
+            output.directory.mkdir(mode=0o700, exist_ok=True)
         except FileExistsError:
             raise VctlError(
-                f"{path.parent} is a file", fix="remove it: logs are kept in a directory"
+                f"{output.directory} is a file", fix="remove it: logs are kept in a directory"
             ) from None
-        changes.files.add(path.parent, CREATE)
-        log, shown_at = logs.Growing(path, offset), time.monotonic()
+        changes.files.add(output.directory, CREATE if output.is_one_file else CREATE | MODIFY)
+        log, shown_at = output.growing(offset), time.monotonic()
         try:
             while True:
                 # first the state, then the output: all output that precedes the end is shown
@@ -148,9 +148,10 @@ def follow(
                     yield block
                     shown_at = time.monotonic()
                 if over:
+                    yield from log.rest()
                     return
                 if log.is_open and not was_open:
-                    changes.files.add(path, MODIFY)
+                    changes.files.add(output.path, MODIFY)
                 due_s = LONGEST_S if every_s is None else shown_at + every_s - time.monotonic()
                 if due_s <= 0:
                     yield b""

@@ -139,7 +139,7 @@ def _number(store: Store, ref: str | int) -> int:
         for statuses in ("'PENDING'", "'RUNNING'"):
             if (number := members.example(store, array, statuses)) is not None:
                 return number
-        return int(array["first_job_id"])
+        return members.first(store, array)
     try:
         return jobs.resolve(store, ref)
     except NotFound as none:

@@ -48,6 +48,10 @@ class AttachSocket:
 
         threading.Thread(target=wait, daemon=True).start()
 
+    def hand_over_files(self, line: socket.socket) -> None:
+        """Send the three standard files to a command beside a job."""
+        socket.send_fds(line, [b"."], [0, 1, 2])
+
     def opened(self, within_s: float) -> socket.socket | None:
         """The connection to the job; None if the job has not connected in time."""
         if not select.select([self.listening], [], [], within_s)[0]:

@@ -95,6 +95,16 @@ def command(pid: int) -> list[bytes]:
         return []
 
 
+def environment(pid: int) -> dict[str, str]:
+    """The variables that a process began with; none of a process that is gone. Raises PermissionError."""
+    try:
+        text = _read(f"/proc/{pid}/environ")
+    except (FileNotFoundError, ProcessLookupError):
+        return {}
+    pairs = (os.fsdecode(pair).partition("=") for pair in text.split(b"\0") if b"=" in pair)
+    return {name: value for name, _, value in pairs}
+
+
 def tag(pid: int) -> int:
     """The soft limit TAG of a process, which may be a zombie; 0 if it has no such limit, or is gone."""
     try:

@@ -4,6 +4,7 @@ Run as a script, `python -I -S relay.py MODE SOCKET -- COMMAND`, as the main pro
 
     label     every line of the command's output gets the rank of the process in front: "3: line"
     stdin     the command gets the standard input of the submitting program, as a descriptor over SOCKET
+    beside    the command gets the standard files of that program over SOCKET, and ends when it has ended
     hold      no command: waits until the program that submitted the job sends an exit code, or has ended
     terminal  the command gets a terminal of its own; its input and output are exchanged over SOCKET
 
@@ -43,6 +44,8 @@ def main(words: list[str]) -> None:
         hold(line)
     if mode == "stdin":
         take_stdin(line, command)
+    if mode == "beside":
+        stand_beside(line, command)
     Terminal(line, command).serve()
 
 
@@ -98,6 +101,30 @@ def take_stdin(line: socket.socket, command: list[str]) -> None:
     os.close(handed[0])
     line.close()
     execute(command)
+
+
+def stand_beside(line: socket.socket, command: list[str]) -> None:
+    """Run the command with the three standard files that come over the line, as long as the line is open."""
+    _, handed, _, _ = socket.recv_fds(line, 1, 3)
+    if len(handed) < 3:
+        os._exit(HUNG_UP)
+    signal.pthread_sigmask(signal.SIG_BLOCK, _HANDLED)  # until they are ignored here
+    child = os.fork()
+    if child == 0:
+        for number, fd in enumerate(handed):
+            os.dup2(fd, number)
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, _HANDLED)
+        execute(command)
+    for fd in handed:
+        os.close(fd)
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)  # for a stop, all processes of the run get it
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, _HANDLED)
+    ended = os.pidfd_open(child)
+    if ended not in select.select([ended, line.fileno()], [], [])[0]:
+        _kill(child, signal.SIGHUP)
+        if not select.select([ended], [], [], _HANG_UP_S)[0]:
+            os._exit(HUNG_UP)  # the supervisor ends the command
+    end_as(os.waitpid(child, 0)[1])
 
 
 def hold(line: socket.socket) -> None:

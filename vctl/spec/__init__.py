@@ -10,6 +10,7 @@ if TYPE_CHECKING:
         fields,
         ids,
         job_request,
+        notify,
         options,
         quantities,
         queue_settings,

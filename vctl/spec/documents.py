@@ -51,14 +51,26 @@ class JobForm(TypedDict):
     array_index: int | None
 
 
+class ArrayFailures(TypedDict):
+    """The members of an array that did not succeed for one reason: how many, and their indices."""
+
+    status: str
+    state_reason: str | None
+    exit_code: int | None
+    message: str | None
+    count: int
+    indices: str
+
+
 class ArrayCounts(TypedDict):
-    """The progress of an array."""
+    """The progress of an array; ``count`` is without deleted members."""
 
     indices: str
     count: int
     at_once: int | None
     states: dict[str, int]
     done: int
+    failures: list[ArrayFailures]
 
 
 class ArrayForm(JobForm):

@@ -16,6 +16,7 @@ from vctl.errors import param
 from vctl.spec.fields import child, did_you_mean, refuse, show
 from vctl.spec.ids import check_submission_id, resolve_cluster_id
 from vctl.spec.launch import MAX_RETRIES, check_command, check_environment, check_name
+from vctl.spec.notify import check_notify
 from vctl.spec.options import (
     ArrayRange,
     Dependency,
@@ -203,6 +204,7 @@ class JobRequest:
         Made(
             _spec,
             _spec_back,
+            "virtual_cluster",
             virtual_cluster=Annotated[
                 Mapping[str, Any] | Written | None,
                 Opt(
@@ -273,8 +275,8 @@ class JobRequest:
             array=Annotated[
                 str | None,
                 Opt(
-                    "--array", metavar="INDEXES",
-                    help="One job for each index, such as 0-99 or 0-99:2, with VCTL_ARRAY_INDEX;"
+                    "--array", metavar="INDEXES", longest=100_000,
+                    help="One job for each index, such as 0-99, 0-99:2 or 1,5,7-9, with VCTL_ARRAY_INDEX;"
                     " 0-99%8 runs 8 at a time.",
                 ),
             ],
@@ -360,6 +362,13 @@ class JobRequest:
     job_scope: Annotated[
         str, Opt(choices=("own", "all"), help="What the job may change: what is its own, or all.")
     ] = "own"  # fmt: skip
+    notify: Annotated[
+        str | None,
+        Opt(
+            "--notify", metavar="CMD|URL|mailto:…", longest=10_000,
+            help="Told at the start and at the end: a command, a URL (POST) or a mail address; none: nobody.",
+        ),
+    ] = None  # fmt: skip
     attach: tuple[str, str] | None = None  # fmt: skip
 
     def __post_init__(self) -> None:
@@ -394,6 +403,8 @@ class JobRequest:
                 "write at least 1s, or leave it out for no limit",
             )
         check_name(self.name)
+        if self.notify is not None:
+            check_notify(self.notify, param("notify"))
         for cause in self.retry_on:
             if cause not in CAUSES:
                 raise refuse(param("retry_on"), f"unknown cause {show(cause)}", did_you_mean(cause, CAUSES))

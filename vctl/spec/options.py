@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping
+from itertools import pairwise
 
+from vctl.core.indices import Indices
 from vctl.core.values import value
 from vctl.spec.fields import did_you_mean, refuse, show
 from vctl.spec.ids import check_submission_id
@@ -22,7 +24,8 @@ _ENV_LINE = r"(?s)(?:export\s+)?([^\s=]+)\s*=\s*(.*)\Z"
 _DATE = r"[0-9]{4}-?[0-9]{2}-?[0-9]{2}"
 _QUOTED = r"""("(?:[^"\\]|\\.)*"|'[^']*')\s*(?:#.*)?\Z"""
 _ESCAPE = r"\\(.)"
-_ARRAY = r"([0-9]{1,9})(?:-([0-9]{1,9})(?::([0-9]{1,9}))?)?(?:%([0-9]{1,9}))?\Z"
+_RANGE = r"([0-9]{1,9})(?:-([0-9]{1,9})(?::([0-9]{1,9}))?)?\Z"
+_AT_ONCE = r"[0-9]{1,9}\Z"
 
 
 @value(frozen=True, slots=True)
@@ -46,7 +49,7 @@ class Dependency:
 class ArrayRange:
     """The indices of an array, and how many members may run at once (None: all)."""
 
-    indices: range
+    indices: Indices
     at_once: int | None = None
 
 
@@ -174,22 +177,40 @@ def parse_dependency(text: str, path: str = "--after") -> Dependency:
     return Dependency(condition, job if job == "last" else check_submission_id(job, path))
 
 
+ARRAY_FIX = "write 0-99, a list such as 1,5,7-9, or 0-99%8 for 8 at once"
+
+
 def parse_array(text: str, path: str = "--array") -> ArrayRange:
-    """``0-99``, ``0-99:2``, ``0-99%8`` (at most 8 at once) or a single index."""
-    match = re.match(_ARRAY, text.strip())
-    if not match:
-        raise refuse(path, f"{show(text)} is not a range of indices", "write 0-99, or 0-99%8 for 8 at once")
-    first = int(match[1])
-    last, step = int(match[2] or first), int(match[3] or 1)
-    at_once = int(match[4]) if match[4] else None
-    if last < first or step == 0 or at_once == 0:
-        raise refuse(
-            path, f"{show(text)} holds no member that could run", "write 0-99, or 0-99%8 for 8 at once"
-        )
-    indices = range(first, last + 1, step)
-    if len(indices) > MAX_ARRAY:
-        raise refuse(path, f"{len(indices)} members, at most {MAX_ARRAY} are accepted", "split the array")
-    return ArrayRange(indices, at_once)
+    """``0-99``, ``0-99:2``, ``1,5,7-9`` or a single index; ``%8`` behind it: at most 8 at once."""
+    listed, limits, count = text.strip().partition("%")
+    at_once = int(count) if re.match(_AT_ONCE, count) else None
+    if limits and not at_once:
+        problem = "holds no member that could run" if at_once == 0 else "is not a list of indices"
+        raise refuse(path, f"{show(text)} {problem}", ARRAY_FIX)
+    return ArrayRange(parse_indices(listed, text, path), at_once)
+
+
+def parse_indices(listed: str, text: str, path: str) -> Indices:
+    """A list of indices and ranges of them; ``text`` is what the user wrote."""
+    parts: list[range] = []
+    for word in listed.split(","):
+        found = re.match(_RANGE, word.strip())
+        if not found:
+            raise refuse(path, f"{show(text)} is not a list of indices", ARRAY_FIX)
+        first, last, step = int(found[1]), int(found[2] or found[1]), int(found[3] or 1)
+        if last < first or step == 0:
+            raise refuse(path, f"{show(text)} holds no member that could run", ARRAY_FIX)
+        parts.append(range(first, last + 1, step))
+    if (count := sum(map(len, parts))) > MAX_ARRAY:
+        raise refuse(path, f"{count} members, at most {MAX_ARRAY} are accepted", "split the array")
+    parts.sort(key=lambda part: part.start)
+    if all(part[-1] < behind[0] for part, behind in pairwise(parts)):
+        return Indices(tuple((part.start, part.stop, part.step) for part in parts))
+    indices = sorted(index for part in parts for index in part)
+    for index, behind in pairwise(indices):
+        if index == behind:
+            raise refuse(path, f"{show(text)} holds the index {index} twice", "name each index once")
+    return Indices.of(indices)
 
 
 def parse_since(text: str, now: float, path: str = "--since") -> float:

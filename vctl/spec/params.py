@@ -7,13 +7,13 @@ and the command line that makes the same request follow from that.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from functools import cached_property
 from types import CodeType, UnionType
 from typing import Annotated, Any, Generic, Protocol, TypeVar, get_args, get_origin, runtime_checkable
 
 from vctl import spec
-from vctl.core.values import MISSING, fields
+from vctl.core.values import MISSING, fields, replace
 from vctl.errors import BadSpec, param
 
 T = TypeVar("T")
@@ -135,12 +135,16 @@ class Together:
         self._options = options
         self._verb: Asking | None = None
         self._optional: Collection[str] = ()
+        self._but: Collection[str] = ()
 
     @classmethod
-    def of(cls, operation: Asking, *, optional: Collection[str] = ()) -> Together:
-        """The arguments and options of a verb, for a command with further options, which replace ``optional`` ones."""
+    def of(cls, operation: Asking, *, optional: Collection[str] = (), but: Collection[str] = ()) -> Together:
+        """The arguments and options of a verb, for a command with further options, which replace ``optional`` ones.
+
+        ``but``: parameters that the command has in another form.
+        """
         group = cls()
-        group._verb, group._optional = operation, optional
+        group._verb, group._optional, group._but = operation, optional, but
         return group
 
     @cached_property
@@ -151,7 +155,7 @@ class Together:
         return [
             Param(param.name, param.annotation, default=None) if param.name in self._optional else param
             for param in self._verb.params
-            if param.is_argument or param.info.names
+            if (param.is_argument or param.info.names) and param.name not in self._but
         ]
 
 
@@ -181,13 +185,29 @@ class Param:
         self.is_flag = self.type is bool
         self.to_kernel = self.info.kernel or self.info.complete in ("file", "dir", "command")
 
+    def of_change(self) -> Param:
+        """The same parameter of a verb that changes what has a value already: without a value, nothing changes."""
+        from copy import copy
+
+        changed, info = copy(self), copy(self.info)
+        info.sent = None  # it would send a default
+        changed.info, changed.default, changed.required = info, NOT_GIVEN, False
+        return changed
+
+    @property
+    def takes_away(self) -> bool:
+        """Whether ``none`` on a command line takes its value away: it belongs to a change, and may be left out."""
+        may_lack = type(None) in self.kinds or self.many or self.info.reads == "words"
+        return self.default is NOT_GIVEN and may_lack and self.info.complete != "clusters"
+
     @property
     def absent(self) -> Any:
         """The value for a command line without the parameter.
 
         None for an option whose text a reader converts, and for an option that may be repeated.
         """
-        return None if self.info.reads or (self.many and not self.is_argument) else self.default
+        is_none = self.info.reads or self.default is NOT_GIVEN or (self.many and not self.is_argument)
+        return None if is_none else self.default
 
     @property
     def metavar(self) -> str:
@@ -332,7 +352,7 @@ def params_of(run: Callable[..., Any]) -> dict[str, Param | Together]:
         if isinstance(group, Together):
             params[name] = group
         elif isinstance(group, Fields):
-            params |= group.declared.params
+            params |= group.params
         else:
             params[name] = Param(name, annotation, default=values.get(name), required=name not in values)
     return params
@@ -346,9 +366,7 @@ def positions_of(run: Callable[..., Any]) -> tuple[str, ...]:
     for name in code.co_varnames[1 : code.co_argcount]:
         group = run.__annotations__[name].__metadata__[0]
         if isinstance(group, Fields):
-            positions += (
-                parameter.name for parameter in group.declared.params.values() if parameter.required
-            )
+            positions += (parameter.name for parameter in group.params.values() if parameter.required)
         else:
             positions.append(name)
     return tuple(positions)
@@ -373,17 +391,19 @@ class Made:
     """The parameters of which a field is made: ``array: Annotated[ArrayRange | None, Made(read, array=Array)] = None``.
 
     ``make(reading, *values)`` gives the value of the field; it is asked only if one of them has a value.
-    ``back(value)`` gives the values of the parameters of which ``make`` would make that value again.
+    ``back(value)`` gives the values of the parameters of which ``make`` would make that value again. ``whole`` is the
+    parameter that excludes the others.
     """
 
     def __init__(
         self,
         make: Callable[..., object],
         back: Callable[[Any], Mapping[str, object]] | None = None,
+        whole: str = "",
         /,
         **parameters: Any,
     ) -> None:
-        self.make, self.back, self.parameters = make, back, parameters
+        self.make, self.back, self.whole, self.parameters = make, back, whole, parameters
 
 
 class Declared:
@@ -436,6 +456,48 @@ class Declared:
             if any(value is not None for value in given):
                 arguments[field] = info.make(reading, *given)
         return self.kind(**arguments)
+
+    def changed(self, reading: Reading, one: T, values: Mapping[str, Any]) -> T:
+        """A value with other contents of the fields of these parameters; None stands for a field's default.
+
+        A map is added to the present one. Of a field that is made of several parameters, the others stay as they are.
+        """
+        contents: dict[str, Any] = {}
+        defaults = {field.name: _default(field) for field in fields(self.kind)}
+        for name, value in values.items():
+            if (field := self._field_of.get(name)) is None:
+                is_map = isinstance(value, Mapping)
+                contents[name] = {**getattr(one, name), **value} if is_map else value
+                if value is None:
+                    contents[name] = defaults[name]
+            elif field not in contents:
+                contents[field] = self._made_anew(
+                    reading, field, getattr(one, field), values, defaults[field]
+                )
+        return replace(one, **contents)  # type: ignore[type-var]  # every such class is a value class
+
+    def _made_anew(
+        self, reading: Reading, field: str, present: object, values: Mapping[str, Any], default: object
+    ) -> object:
+        info = self._made[field]
+        new = {name: values[name] for name in info.parameters if name in values}
+        old: Mapping[str, object] = {}
+        if info.back is not None and present != default and new.get(info.whole) is None:
+            old = info.back(present)
+            if info.whole in old and info.whole not in new and any(v is not None for v in new.values()):
+                name, whole = (self.params[one] for one in (next(iter(new)), info.whole))
+                raise spec.fields.refuse(
+                    param(name.name),
+                    "it is part of a document here",
+                    f"give the whole with {param(whole.name)}",
+                )
+        merged = {**old, **new}
+        given = [merged.get(name, self.params[name].default) for name in info.parameters]
+        return info.make(reading, *given) if any(value is not None for value in given) else default
+
+    def fields_of(self, names: Iterable[str]) -> set[str]:
+        """The fields that these parameters give."""
+        return {self._field_of.get(name, name) for name in names}
 
     def words(self, request: object) -> list[str]:
         """The options of a command line that makes this request: of each field with another value than its default."""
@@ -491,7 +553,12 @@ class Fields(Generic[T]):
         kind: Any = self._kind()
         return declared(kind)
 
-    def read(self, context: Any, values: Mapping[str, Any], given: Mapping[str, Any] | None = None) -> T:
+    @property
+    def params(self) -> Mapping[str, Param]:
+        """The parameters of the verb."""
+        return self.declared.params
+
+    def read(self, context: Any, values: Mapping[str, Any], given: Mapping[str, Any] | None = None) -> Any:
         """The value of the class for the values of its parameters; ``given`` has those of the whole call."""
         if self._settings is not None:
             missing = {n: v for n, v in self._settings(context).items() if values.get(n) is None}

@@ -43,7 +43,8 @@ class TaskRequest:
 
     ``strategy``: HYBRID, SPREAD, RANDOM, or ``NODE:<id>``, also with ``:soft`` or ``:spill`` behind it.
     ``max_retries`` counts tries after the first. ``inputs`` and ``outputs`` are names of objects.
-    ``env`` is added to the environment of the process that starts the task; ``cwd`` None: its directory.
+    ``env`` is added to the environment of the process that starts the task; ``cwd`` None: its directory. ``options``
+    are stored with the command: how a task stands beside its job (``ops/attaching.py``).
     """
 
     argv: Argv
@@ -123,6 +124,8 @@ class TaskRequest:
         float | None,
         Opt(minimum=0, maximum=LONGEST_S, help="Time between SIGTERM and SIGKILL (default: that of its job)."),
     ] = None  # fmt: skip
+
+    options: Mapping[str, object] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         check_command(self.argv, self.cwd)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Iterator
 
 from vctl.core.spans import Spans, spans_of
 from vctl.store import folded
@@ -33,6 +33,40 @@ def like(store: Store, prefix: str) -> list[Row]:
         "SELECT * FROM arrays WHERE array_id >= ? AND array_id < ? ORDER BY 1 LIMIT 2",
         prefix,
         prefix + "\U0010ffff",
+    )
+
+
+def matching_id(store: Store, pattern: str) -> list[Row]:
+    """Arrays whose id matches a pattern of SQLite's GLOB."""
+    return store.rows("SELECT * FROM arrays WHERE array_id GLOB ? ORDER BY first_job_id", pattern)
+
+
+def first(store: Store, array: Row) -> int:
+    """The number of the first member that was not deleted; an array without members is deleted with the last."""
+    found: int = store.value("SELECT min(job_id) FROM jobs WHERE job_id BETWEEN ? AND ?", *_span(array))
+    return found
+
+
+def numbered(store: Store, array: Row) -> Iterator[tuple[int, int]]:
+    """Number and index of the members."""
+    for row in store.rows(
+        "SELECT job_id, array_index, members, step FROM jobs WHERE job_id BETWEEN ? AND ? ORDER BY 1",
+        *_span(array),
+    ):
+        for n in range(row["members"]):
+            yield row["job_id"] + n, row["array_index"] + n * row["step"]
+
+
+def failures(store: Store, array: Row) -> list[Row]:
+    """What members failed of, or were stopped by, most members first: with the message of one.
+
+    ``indices``: first, number and step of the indices of each row, as JSON.
+    """
+    return store.rows(
+        "SELECT status, state_reason, exit_code, min(message) AS message, sum(members) AS count,"
+        " json_group_array(json_array(array_index, members, step)) AS indices FROM jobs WHERE job_id BETWEEN ? AND ?"
+        " AND status IN ('FAILED', 'STOPPED') GROUP BY 1, 2, 3 ORDER BY sum(members) DESC, min(job_id)",
+        *_span(array),
     )
 
 

@@ -38,6 +38,25 @@ def awaited_members(store: Store, array: Row) -> list[str]:
     )
 
 
+def names_of(store: Store, name: str) -> list[str]:
+    """The ids of the members of an array; none for a job."""
+    return store.column(
+        "SELECT submission_id FROM arrays JOIN jobs ON job_id BETWEEN first_job_id AND last_job_id"
+        " WHERE arrays.array_id = ?",
+        name,
+    )
+
+
+def awaited_by(store: Store, name: str) -> list[str]:
+    """The ids for which a job, or members of an array, wait."""
+    return store.column(
+        "SELECT DISTINCT awaited FROM dependencies WHERE job_id IN (SELECT job_id FROM jobs WHERE submission_id = ?1"
+        " UNION SELECT job_id FROM arrays JOIN jobs ON job_id BETWEEN first_job_id AND last_job_id"
+        " WHERE arrays.array_id = ?1)",
+        name,
+    )
+
+
 def any_waits(store: Store, names: Iterable[str]) -> list[str]:
     """The ids among ``names`` that a job waits for."""
     if store.value("SELECT 1 FROM dependencies LIMIT 1") is None:

@@ -5,7 +5,9 @@ Such a row has the number, the id and the index of the first of them. They wait,
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from bisect import bisect_right
+from collections.abc import Collection, Iterable, Iterator
+from fnmatch import fnmatchcase
 
 from vctl.store.contents import JOBS
 from vctl.store.store import Row, Store
@@ -30,6 +32,25 @@ def row_of(store: Store, number: int) -> int | None:
         number,
     )
     return None if found is None else int(found[0])
+
+
+def rows_of(store: Store, numbers: Iterable[int]) -> list[int]:
+    """The rows of some jobs, newest first; that of a member may stand for others, too."""
+    spans = store.rows("SELECT job_id, members FROM jobs INDEXED BY jobs_folded WHERE members > 1 ORDER BY 1")
+    first, rows = [row[0] for row in spans], set[int]()
+    for number in numbers:
+        at = bisect_right(first, number) - 1
+        rows.add(first[at] if at >= 0 and number < first[at] + spans[at][1] else number)
+    return sorted(rows, reverse=True)
+
+
+def matching(store: Store, pattern: str, without: Collection[str]) -> list[int]:
+    """The numbers of members without rows of their own whose ids match a pattern of the shell."""
+    found: list[int] = []
+    for row in among(store, "1", ()):
+        if row["array_id"] not in without:
+            found += (number for number, name in members(row) if fnmatchcase(name, pattern))
+    return found
 
 
 def number_of(store: Store, name: str) -> int | None:

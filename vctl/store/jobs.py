@@ -33,11 +33,25 @@ def next_number(store: Store) -> int:
     return last + 1
 
 
+def main_run(store: Store, job_id: int) -> Row | None:
+    """The main process of a job that runs; of a gang the one of the lowest rank."""
+    return store.row(
+        "SELECT * FROM runs WHERE job_id = ? AND task_id IS NULL AND state <> 'ENDED' ORDER BY rank LIMIT 1",
+        job_id,
+    )
+
+
 def launch(store: Store, job_id: int) -> Row | None:
     """The command of a job: argv, environment, directory, options; ``count``: the members of its array."""
     count = "(SELECT count FROM arrays a WHERE a.array_id = jobs.array_id) AS count"
     launch = f"SELECT {COMMAND}, {count} FROM jobs {COMMANDS} WHERE job_id = ?"
     return store.row(launch, job_id) or store.row(launch, folded.row_of(store, job_id))
+
+
+def command_id(store: Store, job_id: int) -> int | None:
+    """The number of the command of a job."""
+    found: int | None = store.value("SELECT command_id FROM jobs WHERE job_id = ?", job_id)
+    return found
 
 
 def files_in_use(store: Store, since: int) -> set[str]:
@@ -78,6 +92,14 @@ def submission_id(store: Store, job_id: int) -> str | None:
     """The submission id of a job's number."""
     name: str | None = store.value("SELECT submission_id FROM jobs WHERE job_id = ?", job_id)
     return name
+
+
+def matching_id(store: Store, pattern: str) -> list[tuple[int, str | None]]:
+    """Number and array of the jobs whose id matches a pattern of SQLite's GLOB."""
+    found = store.rows(
+        "SELECT job_id, array_id FROM jobs WHERE members = 1 AND submission_id GLOB ?", pattern
+    )
+    return [(row[0], row[1]) for row in found]
 
 
 def numbers_like(store: Store, prefix: str, limit: int = 5) -> list[tuple[int, str]]:

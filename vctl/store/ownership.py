@@ -16,8 +16,8 @@ TABLES = "cluster.db"
 PARTS = ("", "-wal", "-shm")
 _WRITABLE = stat.S_IWGRP | stat.S_IWOTH
 _OTHERS = (
-    "changes", "scheduler.lock", "scheduler.start", "scheduler.beat", "migrate.lock", "token", "records", "stops",
-    "ahead", "offer", "objects", "notices", "gangs", "logs", "daemon.log", "launcher.log", "ray",
+    "changes", "scheduler.lock", "scheduler.start", "scheduler.beat", "migrate.lock", "notifier.lock", "token",
+    "records", "stops", "ahead", "offer", "objects", "notices", "gangs", "logs", "daemon.log", "launcher.log", "ray",
 )  # fmt: skip
 """What else a state directory holds: docs/architecture.md."""
 

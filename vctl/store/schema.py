@@ -3,7 +3,8 @@
 Amounts in JSON columns are integers of 1/10000; times are nanoseconds since the epoch. ``events`` is the
 history that people read; ``changes`` is the feed that a scheduler follows: every change writes itself there in its
 transaction, and stays until each scheduler has read it. One that people are shown has a row with its number in
-``events``. ``head`` is the one row that every transaction checks.
+``events``. ``head`` is the one row that every transaction checks. ``notifications`` has a row for each start and each
+end that somebody asked to be told (``--notify``): triggers write it in the transaction of the move, whoever makes it.
 """
 
 from __future__ import annotations
@@ -74,7 +75,7 @@ CREATE TABLE jobs (
     waits_for INTEGER NOT NULL DEFAULT 0, closed INTEGER NOT NULL DEFAULT 0, array_id TEXT, array_index INTEGER,
     per_node INTEGER NOT NULL DEFAULT 0, master_port INTEGER, preemptions INTEGER NOT NULL DEFAULT 0,
     submitted_by INTEGER, members INTEGER NOT NULL DEFAULT 1 CHECK (members > 0),
-    step INTEGER NOT NULL DEFAULT 1 CHECK (step > 0)
+    step INTEGER NOT NULL DEFAULT 1 CHECK (step > 0), notifies INTEGER NOT NULL DEFAULT 0
 );
 CREATE INDEX jobs_queue ON jobs (parent_cluster_id, priority DESC, job_id) WHERE status = 'PENDING';
 CREATE INDEX jobs_gated ON jobs (parent_cluster_id, priority, job_id, status, held, waits_for, begin_at)
@@ -89,6 +90,7 @@ CREATE INDEX jobs_over ON jobs (
 ) WHERE status NOT IN ('PENDING', 'RUNNING');
 CREATE INDEX jobs_submitted_by ON jobs (submitted_by) WHERE submitted_by IS NOT NULL;
 CREATE INDEX jobs_by_command ON jobs (command_id);
+CREATE INDEX jobs_of_notified_arrays ON jobs (array_id) WHERE notifies AND status IN ('PENDING', 'RUNNING');
 CREATE TABLE job_counts (
     parent_cluster_id TEXT NOT NULL, status TEXT NOT NULL, priority INTEGER NOT NULL, opens INTEGER NOT NULL,
     block INTEGER NOT NULL, count INTEGER NOT NULL,
@@ -111,6 +113,30 @@ CREATE TABLE arrays (
     array_id TEXT PRIMARY KEY, first_job_id INTEGER NOT NULL, last_job_id INTEGER NOT NULL, range TEXT NOT NULL,
     count INTEGER NOT NULL, at_once INTEGER
 ) WITHOUT ROWID;
+CREATE TABLE notifications (
+    number INTEGER PRIMARY KEY AUTOINCREMENT, subject TEXT NOT NULL, moment TEXT NOT NULL, job_id INTEGER NOT NULL,
+    is_over INTEGER NOT NULL DEFAULT 0, UNIQUE (subject, moment)
+);
+CREATE INDEX notifications_due ON notifications (number) WHERE NOT is_over;
+CREATE TRIGGER job_notified AFTER UPDATE OF status ON jobs WHEN new.notifies BEGIN
+    DELETE FROM notifications WHERE new.status = 'PENDING' AND subject = coalesce(new.array_id, new.submission_id)
+        AND moment = 'end';
+    INSERT INTO notifications (subject, moment, job_id) SELECT coalesce(new.array_id, new.submission_id), 'start',
+        new.job_id WHERE new.status <> 'PENDING' AND new.started_at IS NOT NULL ON CONFLICT DO NOTHING;
+    INSERT INTO notifications (subject, moment, job_id) SELECT coalesce(new.array_id, new.submission_id), 'end',
+        new.job_id WHERE new.status NOT IN ('PENDING', 'RUNNING') AND (new.array_id IS NULL OR NOT EXISTS (
+            SELECT 1 FROM jobs WHERE array_id = new.array_id AND notifies AND status IN ('PENDING', 'RUNNING')))
+        ON CONFLICT DO NOTHING;
+END;
+CREATE TRIGGER member_added AFTER INSERT ON jobs WHEN new.notifies AND new.array_id IS NOT NULL BEGIN
+    DELETE FROM notifications WHERE subject = new.array_id AND moment = 'end';
+END;
+CREATE TRIGGER job_forgotten AFTER DELETE ON jobs WHEN old.notifies AND old.array_id IS NULL BEGIN
+    DELETE FROM notifications WHERE subject = old.submission_id;
+END;
+CREATE TRIGGER array_forgotten AFTER DELETE ON arrays BEGIN
+    DELETE FROM notifications WHERE subject = old.array_id;
+END;
 CREATE TABLE dependencies (
     job_id INTEGER NOT NULL REFERENCES jobs (job_id) ON DELETE CASCADE, condition TEXT NOT NULL, awaited TEXT NOT NULL,
     PRIMARY KEY (job_id, awaited, condition)

@@ -44,7 +44,7 @@ def whole_of(store: Store, node_id: str) -> list[VNode]:
 
 
 def is_unfinished(store: Store) -> bool:
-    """Whether a scheduler is needed: work runs or waits, held jobs aside, or a cluster is being removed."""
+    """Whether a scheduler is needed: work runs or waits, held jobs aside, a cluster is going, a notice is due."""
     return bool(
         store.value(
             "SELECT EXISTS (SELECT 1 FROM jobs WHERE status = 'RUNNING')"
@@ -52,5 +52,6 @@ def is_unfinished(store: Store) -> bool:
             " OR EXISTS (SELECT 1 FROM runs)"
             " OR EXISTS (SELECT 1 FROM tasks WHERE ended_at IS NULL)"
             " OR EXISTS (SELECT 1 FROM clusters WHERE state = 'REMOVING')"
+            " OR EXISTS (SELECT 1 FROM notifications WHERE NOT is_over)"
         )
     )

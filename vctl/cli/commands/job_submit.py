@@ -1,15 +1,17 @@
-"""``vctl job submit`` with all options of a job, and ``vctl job rerun``."""
+"""``vctl job submit`` with all options of a job, ``vctl job rerun``, and ``vctl attach``."""
 
 from typing import Annotated, Any
 
 from vctl import cli, operations, ops, spec
+from vctl.cli import output
 from vctl.cli.call import Call
 from vctl.cli.common import CHANGES, NO_LOCAL_NODE, WithProgress
 from vctl.cli.declare import command
 from vctl.cli.output import Answer, done, single
+from vctl.core import jobs as jb
 from vctl.errors import BadSpec, VctlError
 from vctl.operations import jobs
-from vctl.spec.params import Given, Opt, Together
+from vctl.spec.params import Arg, Given, Opt, Together
 
 NoWait = Annotated[
     bool, Opt("-d", "--detach", "--no-wait", waits=False, help="Print the submission id and return.")
@@ -17,6 +19,27 @@ NoWait = Annotated[
 StopOnInterrupt = Annotated[
     bool, Opt("--stop-on-interrupt", help="Ctrl-C stops the job instead of detaching from it.")
 ]
+Env = Annotated[
+    list[str] | None,
+    Opt("--env", metavar="K=V", kernel=True, help="Set a variable for the job; repeatable."),
+]
+EnvFile = Annotated[
+    str | None, Opt("--env-file", metavar="FILE", complete="file", help="Read variables from K=V lines.")
+]
+WorkingDir = Annotated[
+    str | None,
+    Opt(
+        "--working-dir",
+        "--cwd",
+        metavar="DIR",
+        complete="dir",
+        help="Directory in which the command starts.",
+    ),
+]
+Metadata = Annotated[
+    list[str] | None, Opt("--metadata", metavar="K=V", help="Metadata stored with the job; repeatable.")
+]
+MetadataJson = Annotated[str | None, Opt("--metadata-json", metavar="JSON", help="Metadata as a JSON map.")]
 
 
 @command(
@@ -43,29 +66,11 @@ def submit(
             help="Submit a job for each line, all or none: JSON with the fields of POST /api/v1/jobs.",
         ),
     ] = None,
-    env: Annotated[
-        list[str] | None,
-        Opt("--env", metavar="K=V", kernel=True, help="Set a variable for the job; repeatable."),
-    ] = None,
-    env_file: Annotated[
-        str | None, Opt("--env-file", metavar="FILE", complete="file", help="Read variables from K=V lines.")
-    ] = None,
-    working_dir: Annotated[
-        str | None,
-        Opt(
-            "--working-dir",
-            "--cwd",
-            metavar="DIR",
-            complete="dir",
-            help="Directory in which the command starts.",
-        ),
-    ] = None,
-    metadata: Annotated[
-        list[str] | None, Opt("--metadata", metavar="K=V", help="Metadata stored with the job; repeatable.")
-    ] = None,
-    metadata_json: Annotated[
-        str | None, Opt("--metadata-json", metavar="JSON", help="Metadata as a JSON map.")
-    ] = None,
+    env: Env = None,
+    env_file: EnvFile = None,
+    working_dir: WorkingDir = None,
+    metadata: Metadata = None,
+    metadata_json: MetadataJson = None,
     runtime_env_json: Annotated[
         str | None,
         Opt(
@@ -114,9 +119,12 @@ def submit(
     }
     values["job_scope"] = call.config.get("job_scope")
     values.setdefault("grace_s", call.config.get("kill_grace"))
+    values.setdefault("notify", call.config.get("notify"))
     if not call.current_job:
         values.setdefault("cluster", call.config.get("cluster"))
     call.note(cli.submission.small_memory(values))
+    if not call.is_remote:
+        call.note(cli.submission.unknown_notice(values))
     if file is not None:
         unfit = {"CMD": "entrypoint" in values, "--dry-run": dry_run, "--stdin": stdin, "--pty": terminal}
         for option in (option for option, is_given in unfit.items() if is_given):
@@ -181,31 +189,52 @@ def _with_options(line: Any, values: dict[str, Any]) -> Any:
 @command(
     "job rerun",
     "vctl job rerun last",
-    "vctl job rerun train-1 --no-wait",
+    "vctl job rerun sweep --failed --time-limit 2h --no-wait",
+    "vctl job rerun train-1 --memory 32GiB --env LR=0.01",
     common=(NO_LOCAL_NODE, *CHANGES),
     waits=True,
 )
 def rerun(
     call: Call,
-    job: jobs.JobRef,
+    jobs_: jobs.Jobs,
+    options: Annotated[Given, Together.of(jobs.rerun, but=("ref", "entrypoint"))],
+    env: Env = None,
+    env_file: EnvFile = None,
+    working_dir: WorkingDir = None,
+    metadata: Metadata = None,
+    metadata_json: MetadataJson = None,
     no_wait: NoWait = False,
     stop_on_interrupt: StopOnInterrupt = False,
     progress: WithProgress = False,
 ) -> Answer | int:
-    """Submit a job again under a new id.
+    """Submit jobs again under new ids; with --failed, what did not succeed, in place.
 
     The new job has the command, environment, directory, request, cluster, priority and rules of the old one, but no
-    hold, begin time or dependencies.
+    hold, begin time or dependencies. The options of a submit that are given here replace its own; variables and
+    metadata are put on top of its own. With --failed, the members of an array that failed or were stopped run again
+    under their own indices in the same array, and their logs go on.
     """
+    values = dict(options or {})
+    variables, directory = cli.submission.surroundings(call, env, env_file, working_dir, None)
+    about = cli.submission.metadata(metadata, metadata_json)
+    given = {"env": variables or None, "cwd": directory, "metadata": about or None}
+    values |= {name: value for name, value in given.items() if value is not None}
+    call.note(cli.submission.small_memory(values))
     if not no_wait:
         call.require_scheduler()
-    again = jobs.rerun(call.backend, job)
+    names = cli.matching.expanded(call, jobs_, jb.NOT_SUCCEEDED if values.get("failed") else ())
+    again = [jobs.rerun(call.backend, name, **values) for name in names]
+    submitted = [str(job["submission_id"]) for job in again]
     if no_wait:
         call.warn_if_nothing_schedules()
-        return done(again, again["submission_id"], again["submission_id"])
-    return cli.waiting.followed(
-        call, cli.waiting.JOBS, again, progress=progress, stop_on_interrupt=stop_on_interrupt
-    )
+        if len(again) == 1:
+            return done(again[0], submitted[0], submitted[0])
+        return output.each("JobList", "submission_id", again, lambda job: job["submission_id"])
+    if len(again) == 1:
+        return cli.waiting.followed(
+            call, cli.waiting.JOBS, again[0], progress=progress, stop_on_interrupt=stop_on_interrupt
+        )
+    return cli.waiting.all_followed(call, submitted, progress=progress, stop_on_interrupt=stop_on_interrupt)
 
 
 def _attached(
@@ -245,3 +274,38 @@ def _attached(
             return cli.attach.converse(call, listener, job["submission_id"])
         listener.hand_over_stdin()
         return cli.waiting.followed(call, cli.waiting.JOBS, job, progress=progress, stop_on_interrupt=True)
+
+
+@command(
+    "attach",
+    "vctl attach last",
+    "vctl attach train -- nvidia-smi",
+    "vctl attach sweep_7 -- py-spy top --pid 4711",
+    common=CHANGES,
+    own_words=True,
+    lasts=True,
+)
+def attach(
+    call: Call,
+    job: jobs.JobRef,
+    words: Annotated[
+        list[str] | None, Arg("CMD", help="A command and its arguments, after --.", complete="command")
+    ] = None,
+) -> int:
+    """Open a shell beside a running job, or run a command there.
+
+    It starts on the node of the job with its directory and the variables that its main process began with, and sees
+    the devices of the job. It holds no resources of its own, and ends when the job ends. Without CMD it is the shell
+    that the variable SHELL names. The exit code is that of the command.
+    """
+    import os
+
+    from vctl.errors import NotPermitted
+
+    if call.config.get("address"):
+        raise NotPermitted(
+            "attach works on the machine of the state directory, not through a server", fix="run it there"
+        )
+    call.require_scheduler()
+    words = words[1:] if words and words[0] == "--" else words
+    return cli.attach.beside(call, job, words or [os.environ.get("SHELL") or "/bin/sh"])

@@ -9,8 +9,21 @@ from vctl.cli.call import Call
 from vctl.cli.common import CHANGES, CHOICES, LISTS, READS, Raw, Timeout, WithProgress
 from vctl.cli.declare import COMMANDS, command, shows
 from vctl.cli.output import Answer, Data, listing, single, single_by
+from vctl.core import jobs as jb
 from vctl.operations import jobs
-from vctl.spec.params import Opt
+from vctl.spec.params import Arg, Opt
+
+WAITING, ACTIVE = (jb.PENDING,), (jb.PENDING, jb.RUNNING)
+"""The states of the jobs that a pattern names, where a command can do nothing with others."""
+Named = Annotated[
+    Sequence[str] | None,
+    Arg(
+        "JOB",
+        longest=1000,
+        help="Only these: ids, patterns, ranges of members; an array stands for its members.",
+        complete="jobs",
+    ),
+]
 
 
 @command(
@@ -18,10 +31,12 @@ from vctl.spec.params import Opt
     "vctl job list",
     "vctl job list -a --filter status=FAILED -o json",
     "vctl job list --user ana --state FAILED,STOPPED --since 24h",
+    "vctl job list sweep",
     common=(*CHOICES, *LISTS),
 )
 def list_(
     call: Call,
+    named: Named = None,
     all_: Annotated[bool, Opt("-a", "--all", help="Include finished ones (JSON always has them).")] = False,
     cluster: Annotated[
         str | None,
@@ -33,11 +48,12 @@ def list_(
 ) -> Answer:
     """List jobs: running ones first, then the queue; an array is one line.
 
-    The table shows finished jobs last, with -a. Other forms have all jobs, the newest first.
+    The table shows finished jobs last, with -a. Other forms have all jobs, the newest first. With ids, patterns or
+    ranges only these, finished or not; of an array its members.
     """
-    over_too = call.over_too("jobs", requested=all_)
+    over_too = call.over_too("jobs", requested=all_ or bool(named))
     within = call.cluster(cluster)
-    members = members or bool(call.filters) or call.output != "table"
+    members = members or bool(call.filters) or bool(named) or call.output != "table"
     items, total = jobs.list_jobs(
         call.backend,
         all=over_too,
@@ -46,7 +62,8 @@ def list_(
         cluster=within,
         members=members,
         forecast=call.has_place_for(cli.columns.START.at),
-        by_turn=call.for_people and not call.sort,
+        by_turn=call.for_people and not (call.sort or named),
+        named=named or (),
     )
     none = "no jobs" if over_too else "no jobs are waiting or running; -a shows finished ones"
     form = "JobForm" if members else "ArrayForm"
@@ -59,7 +76,9 @@ shows(
 )  # fmt: skip
 
 
-@command("job logs", "vctl job logs last", "vctl job logs --follow job-5f2c", common=CHANGES)
+@command(
+    "job logs", "vctl job logs last", "vctl job logs --follow job-5f2c", "vctl job logs sweep", common=CHANGES
+)
 def logs(
     call: Call,
     job: jobs.JobRef,
@@ -76,14 +95,22 @@ def logs(
     raw: Raw = False,
     progress: WithProgress = False,
 ) -> int:
-    """Print the output of a job."""
+    """Print the output of a job.
+
+    That of an array is the output of its members, with the index of the member before each line.
+    """
     return cli.waiting.print_log(
         call, cli.waiting.JOBS, job, follows=follow, tail=tail, progress=progress, raw=raw
     )
 
 
 @command(
-    "job stop", "vctl job stop last", "vctl job stop train-1 train-2 --grace 30s", common=CHANGES, waits=True
+    "job stop",
+    "vctl job stop last",
+    "vctl job stop train-1 train-2 --grace 30s",
+    "vctl job stop 'sweep_[2-4]'",
+    common=CHANGES,
+    waits=True,
 )
 def stop(
     call: Call,
@@ -95,7 +122,8 @@ def stop(
 ) -> Answer:
     """Stop jobs: SIGTERM to every process, and SIGKILL after the grace period."""
     # an unknown id stops none of them, and a job that is named twice is stopped once
-    targets = [jobs.get_job(call.backend, ref, forecast=False) for ref in jobs_]
+    wanted = cli.matching.expanded(call, jobs_, ACTIVE)
+    targets = [jobs.get_job(call.backend, ref, forecast=False) for ref in wanted]
     names = dict.fromkeys(job["submission_id"] for job in targets)
     if not no_wait and any(job["status"] == "RUNNING" for job in targets):
         call.require_scheduler()
@@ -126,26 +154,42 @@ def each(items: Sequence[Data], sentence: Callable[[Data], str]) -> Answer:
 
 
 @command(
-    "job wait", "vctl job wait last", "vctl job wait train-1 train-2 --timeout 1h", common=CHANGES, waits=True
+    "job wait",
+    "vctl job wait last",
+    "vctl job wait train-1 train-2 --timeout 1h",
+    "vctl job wait --any sweep",
+    common=CHANGES,
+    waits=True,
 )
 def wait(
-    call: Call, jobs_: jobs.Jobs, timeout_s: Timeout = None, progress: WithProgress = False
+    call: Call,
+    jobs_: jobs.Jobs,
+    timeout_s: Timeout = None,
+    any_: Annotated[
+        bool, Opt("--any", help="Wait for the first that ends, also of an array; its id is printed.")
+    ] = False,
+    progress: WithProgress = False,
 ) -> Answer | int:
-    """Wait until jobs end, and exit with the first exit code that is not 0."""
-    return cli.waiting.waited(call, cli.waiting.JOBS, jobs_, timeout_s=timeout_s, progress=progress)
+    """Wait until jobs end, and exit with the first exit code that is not 0.
+
+    Of an array it tells which members did not succeed, and why.
+    """
+    return cli.waiting.waited(
+        call, cli.waiting.JOBS, jobs_, timeout_s=timeout_s, progress=progress, first=any_
+    )
 
 
 @command("job hold", "vctl job hold train-1", common=CHANGES)
 def hold(call: Call, jobs_: jobs.Jobs) -> Answer:
     """Keep pending jobs from starting until they are released."""
-    held = [jobs.hold(call.backend, ref) for ref in jobs_]
+    held = [jobs.hold(call.backend, ref) for ref in cli.matching.expanded(call, jobs_, WAITING)]
     return each(held, lambda job: f"job {job['submission_id']} is held")
 
 
 @command("job release", "vctl job release train-1", common=CHANGES)
 def release(call: Call, jobs_: jobs.Jobs) -> Answer:
     """Release held jobs to their place in the queue."""
-    released = [jobs.release(call.backend, ref) for ref in jobs_]
+    released = [jobs.release(call.backend, ref) for ref in cli.matching.expanded(call, jobs_, WAITING)]
     call.warn_if_nothing_schedules()
     return each(released, lambda job: f"job {job['submission_id']} is released")
 
@@ -173,7 +217,8 @@ def edit(
     Priority and name can be changed while a job is pending; the time limit until the job ends.
     """
     changes = jobs.edited(priority, name, time_limit, "--time-limit")
-    edited = [jobs.edit(call.backend, ref, **changes) for ref in jobs_]
+    names = cli.matching.expanded(call, jobs_, ACTIVE)
+    edited = [jobs.edit(call.backend, ref, **changes) for ref in names]
     return each(edited, lambda job: f"job {job['submission_id']} changed")
 
 

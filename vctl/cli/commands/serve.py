@@ -2,16 +2,18 @@
 
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Annotated
 
-from vctl import cli
+from vctl import cli, ops
 from vctl.cli.call import Call
 from vctl.cli.common import CHANGES, NO_LOCAL_NODE, READS
 from vctl.cli.declare import command
 from vctl.cli.output import Answer, Data, listing, single
 from vctl.cli.table import Column, matters
+from vctl.config import OF_THE_SCHEDULER
 from vctl.spec.params import Arg, Opt
+from vctl.store.locks import scheduler_is_running
 
 
 @command(
@@ -78,11 +80,17 @@ def completion(
 def show(
     call: Call, origin: Annotated[bool, Opt("--origin", help="Also show the origin of each value.")] = False
 ) -> Answer:
-    """Show every setting with its value."""
+    """Show every setting with its value, and what is in force.
+
+    A scheduler reads its settings when it starts: IN FORCE shows the value that the running one has, and nothing where
+    none runs. All other settings hold for each command by itself.
+    """
+    has = _in_force(call)
     items: Sequence[Data] = [
         {
             "name": setting.name,
-            "value": sorted(value) if isinstance(value, frozenset) else value,
+            "value": _plain(value),
+            "in_force": _plain(has.get(setting.name) if setting.name in OF_THE_SCHEDULER else value),
             "origin": where,
             "env": setting.env,
             "help": setting.help,
@@ -90,11 +98,23 @@ def show(
         for setting, value, where in call.config.rows()
     ]
     values = matters("VALUE", lambda item: cli.words.value(item["name"], item["value"]))
-    columns = [Column("SETTING", "name"), values]
+    in_force = Column("IN FORCE", lambda item: cli.words.value(item["name"], item["in_force"]))
+    columns = [Column("SETTING", "name"), values, in_force]
     if origin:
         columns.append(Column("ORIGIN", "origin"))
     columns.append(Column("VARIABLE", "env"))
     return listing("SettingList", items, len(items), "name", columns, "")
+
+
+def _plain(value: object) -> object:
+    return sorted(value) if isinstance(value, frozenset) else value
+
+
+def _in_force(call: Call) -> Mapping[str, object]:
+    """The settings of the running scheduler; none where none runs, or on the machine of a server. Creates nothing."""
+    if call.is_remote or not scheduler_is_running(call.home):
+        return {}
+    return ops.background.in_force(call.store) or {}
 
 
 @command("config path", "vctl config path", common=READS)

@@ -31,7 +31,15 @@ from vctl.engine.changes.gates import (
     MembersAdmitted,
     MembersUnfolded,
 )
-from vctl.engine.changes.jobs import JobEnded, JobEnding, JobRequeued, JobsStopped, JobStarted, StopAsked
+from vctl.engine.changes.jobs import (
+    JobEnded,
+    JobEnding,
+    JobRequeued,
+    JobsStopped,
+    JobStarted,
+    NoticeSent,
+    StopAsked,
+)
 from vctl.engine.changes.nodes import (
     MachinesAsked,
     MachinesDone,
@@ -51,6 +59,7 @@ from vctl.engine.changes.preemptions import (
     PreemptionOver,
 )
 from vctl.engine.changes.repair import ClusterRepaired, RowSetAside, RunStripped
+from vctl.engine.changes.reruns import JobsRerun
 from vctl.engine.changes.runs import (
     RunAssignedAhead,
     RunEnded,
@@ -90,6 +99,6 @@ OF_CAPACITY = (
     ClusterAdded, ClusterChanged, ClusterMoved, ClusterRemoved, NodeReplaced,
 )  # fmt: skip
 """The changes after which it is judged anew what could ever run."""
-HOMES = ("jobs", "submits", "gates", "runs", "clusters", "nodes", "tasks", "preemptions", "repair")
+HOMES = ("jobs", "submits", "gates", "reruns", "runs", "clusters", "nodes", "tasks", "preemptions", "repair")
 """The modules of the changes. ``store/write`` has a module of each of these names."""
 CHANGES: Mapping[str, type[Change]] = {kind.__name__: kind for kind in Change.__subclasses__()}

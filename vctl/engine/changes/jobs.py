@@ -9,7 +9,7 @@ from vctl.core.clusters import Cluster, VNode
 from vctl.core.jobs import PendingJob, Run, RunningJob
 from vctl.core.spans import Spans, numbers_of
 from vctl.core.values import replace
-from vctl.engine.changes.change import Change, PublicEvent, change, internal
+from vctl.engine.changes.change import Change, PublicEvent, change, internal, unread
 from vctl.engine.changes.clusters import ClusterRemoved
 
 if TYPE_CHECKING:
@@ -184,3 +184,23 @@ class JobsStopped(Change):
             state.dequeue(job_id)
             state.array_limits.leave(self.array_id, job_id)
         state.changed.ended.update((self.array_id, *self.awaited))
+
+
+@change
+class NoticeSent(Change):
+    """A notice of a start or an end was sent, or given up. Only a notice that failed is a public event."""
+
+    number: int
+    """The row of the notice."""
+    subject: str
+    """The id of the job or array."""
+    job_id: int
+    moment: str
+    problem: str | None = None
+
+    def public_event(self) -> PublicEvent:
+        kind = "" if self.problem is None else "notice.failed"
+        data = {"moment": self.moment, "problem": self.problem}
+        return PublicEvent(kind, "job", self.subject, None, self.job_id, data)
+
+    apply = unread

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
+from vctl.core.indices import Indices, Parts
 from vctl.core.jobs import PendingJob
 from vctl.core.spans import Spans, numbers_of
 from vctl.core.values import field, replace
@@ -61,31 +62,32 @@ class ArraySubmitted(Change):
 
     template: PendingJob
     details: SubmitDetails
-    indices: tuple[int, int, int]
-    """Start, stop and step."""
+    indices: Parts
     shown: str
     """The indices as the user wrote them."""
     at_once: int | None
     made: int
-    """The number of first members that have rows of their own. One row stands for the others."""
+    """The number of first members that have rows of their own. One row stands for all others of a range."""
     after: tuple[tuple[str, str], ...] = ()
     launch: Launch | None = field(default=None, compare=False, repr=False, metadata={OUTSIDE: True})
 
     @property
     def count(self) -> int:
         """The number of members."""
-        return len(range(*self.indices))
+        return len(Indices(self.indices))
 
     @property
-    def rows(self) -> list[tuple[int, int, int]]:
-        """Of each row: its place among all members, its index, and for how many members it stands."""
-        indices = range(*self.indices)
-        rows = [(n, index, 1) for n, index in enumerate(indices[: self.made])]
-        return (
-            rows
-            if self.made == self.count
-            else [*rows, (self.made, indices[self.made], self.count - self.made)]
-        )
+    def rows(self) -> list[tuple[int, int, int, int]]:
+        """Of each row: its place among all members, its index, and for how many members it stands, with their step."""
+        rows, n = list[tuple[int, int, int, int]](), 0
+        for part in self.indices:
+            indices = range(*part)
+            own = max(0, min(self.made - n, len(indices)))
+            rows += [(n + at, index, 1, 1) for at, index in enumerate(indices[:own])]
+            if rest := len(indices) - own:
+                rows.append((n + own, indices[own], rest, indices.step if rest > 1 else 1))
+            n += len(indices)
+        return rows
 
     @property
     def open(self) -> int:
@@ -95,9 +97,9 @@ class ArraySubmitted(Change):
         return 0 if self.template.held else min(self.at_once, self.made)
 
     def members(self) -> Iterator[PendingJob]:
-        """The jobs of all members; the last one stands for those that have no rows of their own."""
+        """The jobs of all members; some stand for several, which have no rows of their own."""
         first, array_id, open_ = self.template.job_id, self.template.submission_id, self.open
-        for n, index, members in self.rows:
+        for n, index, members, step in self.rows:
             yield replace(
                 self.template,
                 job_id=first + n,
@@ -105,7 +107,7 @@ class ArraySubmitted(Change):
                 closed=n >= open_,
                 array_id=array_id,
                 members=members,
-                step=self.indices[2] if members > 1 else 1,
+                step=step,
             )
 
     def public_event(self) -> PublicEvent:
@@ -117,7 +119,7 @@ class ArraySubmitted(Change):
         template = self.template
         if state.pending(template.job_id) is not None:
             return
-        if self.at_once is not None or self.count - self.made > 1:
+        if self.at_once is not None or any(members > 1 for _, _, members, _ in self.rows):
             state.array_limits.limit(template.submission_id, self.at_once)
         state.put_all_pending(self.members())
 

@@ -270,8 +270,8 @@ def _milliseconds(moment: str) -> int:
 
 
 def _tail(on: Context, job: str) -> str:
-    path = ops.jobs.log_path(on.store, job)
-    return b"".join(ops.logs.read_log(path, tail=LAST_LINES)).decode(errors="replace")[-LAST_CHARACTERS:]
+    log = ops.jobs.log(on.store, job)
+    return b"".join(log.read(tail=LAST_LINES)).decode(errors="replace")[-LAST_CHARACTERS:]
 
 
 # ---- output ----
@@ -285,8 +285,8 @@ def logs(request: Request, job: JobId) -> StreamingResponse:
     """The output of a job, stdout and stderr in order."""
     with context_of(request) as on:
         _get(on, job)
-        path = ops.jobs.log_path(on.store, job)
-    return StreamingResponse(_as_document(ops.logs.read_log(path)), media_type="application/json")
+        log = ops.jobs.log(on.store, job)
+    return StreamingResponse(_as_document(log.read()), media_type="application/json")
 
 
 def _as_document(blocks: Iterator[bytes]) -> Iterator[str]:

@@ -126,6 +126,11 @@ def _stops_asked(db: sqlite3.Connection, requested: Sequence[ch.StopAsked]) -> N
         )  # fmt: skip
 
 
+@writes(ch.NoticeSent)
+def _notices_sent(db: sqlite3.Connection, sent: Sequence[ch.NoticeSent]) -> None:
+    db.executemany("UPDATE notifications SET is_over = 1 WHERE number = ?", [(one.number,) for one in sent])
+
+
 @writes(ch.JobsStopped)
 def _spans_stopped(db: sqlite3.Connection, stopped: Sequence[ch.JobsStopped]) -> None:
     for change in stopped:

@@ -15,7 +15,7 @@ from vctl.store.write import contents
 from vctl.store.write.table import insert, writes
 
 _OWN = ("job_id", "submission_id", "closed", "array_id", "array_index", "members", "step")
-_COMMON = (
+COMMON = (
     "parent_cluster_id",
     "shares_parent",
     "status",
@@ -33,22 +33,28 @@ _COMMON = (
     "grace_s",
     "resources",
     "submitted_by",
+    "notifies",
 )
-_JOB = f"jobs ({', '.join((*_OWN, *_COMMON))})"
-_WAIT = "dependencies (job_id, condition, awaited)"
+_JOB = f"jobs ({', '.join((*_OWN, *COMMON))})"
+WAIT = "dependencies (job_id, condition, awaited)"
 
 
-def _common(
+def common_of(
     db: sqlite3.Connection, job: PendingJob, details: ch.SubmitDetails, launch: ch.Launch | None
 ) -> tuple[object, ...]:
     """The columns that are the same for all members of an array."""
     request = job.shape, rows.spec_text(job.spec), rows.dumps(job.entry), job.rules
-    command_id = contents.command_of(db, launch or ch.Launch(), request)
+    launch = launch or ch.Launch()
+    command_id = contents.command_of(db, launch, request)
     return (
         job.parent_id, job.shares_parent, jb.PENDING, job.priority, command_id, job.user, job.held, job.begin_at_ns,
         job.waits_for, job.per_node, job.submitted_at_ns, details.name, details.metadata, details.time_limit_s,
-        job.grace_s, details.resources, details.submitted_by,
+        job.grace_s, details.resources, details.submitted_by, _notifies(launch.options),
     )  # fmt: skip
+
+
+def _notifies(options: str) -> bool:
+    return '"notify"' in options and "notify" in rows.loads(options)
 
 
 @writes(ch.JobSubmitted)
@@ -57,10 +63,10 @@ def _jobs_submitted(db: sqlite3.Connection, submitted: Sequence[ch.JobSubmitted]
     for one in submitted:
         job = one.job
         own = (job.job_id, job.submission_id, False, None, None, 1, 1)
-        jobs.append((*own, *_common(db, job, one.details, one.launch)))
+        jobs.append((*own, *common_of(db, job, one.details, one.launch)))
         waits += ((job.job_id, condition, awaited) for condition, awaited in one.after)
     insert(db, _JOB, jobs)
-    insert(db, _WAIT, waits)
+    insert(db, WAIT, waits)
 
 
 @writes(ch.ArraySubmitted)
@@ -72,18 +78,15 @@ def _arrays_submitted(db: sqlite3.Connection, submitted: Sequence[ch.ArraySubmit
             "INSERT INTO arrays (array_id, first_job_id, last_job_id, range, count, at_once) VALUES (?, ?, ?, ?, ?, ?)",
             (array_id, first, first + one.count - 1, one.shown, one.count, one.at_once),
         )
-        common = _common(db, job, one.details, one.launch)
+        common = common_of(db, job, one.details, one.launch)
         members = [
-            (
-                first + n, f"{array_id}_{index}", n >= open_, array_id, index, members,
-                one.indices[2] if members > 1 else 1, *common,
-            )
-            for n, index, members in one.rows
-        ]  # fmt: skip
+            (first + n, f"{array_id}_{index}", n >= open_, array_id, index, members, step, *common)
+            for n, index, members, step in one.rows
+        ]
         insert(db, _JOB, members)
         insert(
             db,
-            _WAIT,
+            WAIT,
             [(first + n, condition, awaited) for n, *_ in one.rows for condition, awaited in one.after],
         )
         db.execute("UPDATE sqlite_sequence SET seq = ? WHERE name = 'jobs'", (first + one.count - 1,))
