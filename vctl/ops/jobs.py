@@ -14,7 +14,7 @@ from vctl.core.listed import Alike, Values, field_of, joined, runs
 from vctl.core.spans import spans_of
 from vctl.core.wording import cluster_text
 from vctl.errors import BadSpec, Conflict, NotFound, VctlError
-from vctl.ops import arrays, forms, logs, matching, rights, scope
+from vctl.ops import arrays, forms, late_starts, logs, matching, rights, scope
 from vctl.ops.forms import Shown, parse_filters
 from vctl.spec.ids import LAST
 from vctl.spec.options import parse_array
@@ -310,7 +310,8 @@ def _forms(
     forecast: bool,
 ) -> Sequence[JobForm]:
     columns = job_views.listed(store, COLUMNS, where, values, members)
-    if jb.PENDING not in columns["status"]:
+    statuses = columns["status"]
+    if jb.PENDING not in statuses and not (jb.RUNNING in statuses and late_starts.reasons(store)):
         shown = joined([*zip(columns["state_reason"], columns["message"], strict=True)])
         return forms.jobs(store, columns, Alike(None, len(shown)), shown)
     from vctl.ops.positions import positions
@@ -340,7 +341,11 @@ def _reasons(store: Store, columns: Mapping[str, Values]) -> Values:
     for kind, neighbours in runs(*(columns[name] for name in ALIKE), _held_by_array(columns)):
         numbers = columns["job_id"][neighbours.start : neighbours.stop]
         if kind[0] != jb.PENDING:
-            shown.append(Alike(kind[1:3], len(numbers)))
+            late = reasons.late if kind[0] == jb.RUNNING else {}
+            if late and any((number, None) in late for number in numbers):
+                shown.append([_late(late.get((number, None)), kind) for number in numbers])
+            else:
+                shown.append(Alike(kind[1:3], len(numbers)))
             continue
         waits_for = kind[ALIKE.index("waits_for")]
         if not winners and not waits_for and kind not in known:
@@ -364,6 +369,11 @@ def _reasons(store: Store, columns: Mapping[str, Values]) -> Values:
         else:
             shown.append(Alike(known[kind], len(numbers)))
     return shown[0] if len(shown) == 1 else list(chain(*shown))
+
+
+def _late(message: str | None, kind: Values) -> Shown:
+    """The reason of a running job: why it is not started yet, else the one in its row."""
+    return (kind[1], kind[2]) if message is None else (jb.START_DELAYED, message)
 
 
 def _held_by_array(columns: Mapping[str, Values]) -> Values:
