@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import socket
+import struct
 import subprocess
 import sys
 import time
@@ -94,6 +95,32 @@ def test_a_request_that_never_ends_is_ended(tmp_path: Path) -> None:
     finally:
         said = stopped(server)
     assert said == ""
+
+
+def test_a_request_that_is_broken_off_leaves_nothing_in_the_log(tmp_path: Path) -> None:
+    server, port = serving(tmp_path)
+    token = b"Authorization: Bearer " + TOKEN.encode() + b"\r\n\r\n"
+    try:
+        for start, rest in (
+            (b"POST /api/v1/jobs HTTP/1.1\r\nContent-Length: 100\r\n", b'{"a"'),
+            (b"POST /api/jobs/ HTTP/1.1\r\nContent-Length: 100\r\n", b'{"a"'),
+            (b"POST /api/v1/simulate HTTP/1.1\r\nTransfer-Encoding: chunked\r\n", b'5\r\n{"a"'),
+            (b"PUT /api/packages/gcs/a.zip HTTP/1.1\r\nContent-Length: 100000\r\n", b"PK"),
+            (b"GET /api/v1/jobs HTTP/1.1\r\n", b""),
+            (b"GET /api/v1/events?follow=true HTTP/1.1\r\n", b""),
+        ):
+            for lingers in (False, True):
+                raw = socket.create_connection(("127.0.0.1", port))
+                raw.sendall(start + b"Host: localhost\r\nContent-Type: application/json\r\n" + token + rest)
+                time.sleep(0.1)
+                if lingers:  # the connection is reset
+                    raw.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+                raw.close()
+        assert httpx.get(f"http://127.0.0.1:{port}/healthz").status_code == 200
+    finally:
+        said = stopped(server)
+    assert said == ""
+    assert not list((tmp_path / "home" / "packages").iterdir())
 
 
 def test_few_open_files_and_many_connections(tmp_path: Path) -> None:
