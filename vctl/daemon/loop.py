@@ -117,7 +117,7 @@ def _scheduler_of(store: Store, config: Config, *, kind: str) -> Scheduler:
 
         runtime = RayRuntime(store.home, address)
     else:
-        runtime = LocalRuntime(store.home)
+        runtime = LocalRuntime(store.home, apart=bool(config.get("supervisor_per_job")))
     duration = config.get("lease_duration")
     return Scheduler(
         store,
