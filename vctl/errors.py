@@ -7,7 +7,6 @@ plain ``AssertionError`` with a traceback.
 from __future__ import annotations
 
 import errno
-import os
 from collections.abc import Mapping, Sequence
 from typing import Any, Self
 
@@ -206,7 +205,9 @@ def _refusal(error: BaseException) -> VctlError | None:
             fix="check owner and mode of the state directory, and that its filesystem is writable",
         )
     if isinstance(error, FileNotFoundError) and str(error.filename).startswith("/proc/"):
-        if not os.path.exists("/proc/self"):
+        try:
+            open("/proc/self/stat", "rb").close()
+        except FileNotFoundError:
             return VctlError(
                 "/proc is not mounted, and vctl observes processes there",
                 fix="mount it: `mount -t proc proc /proc`",
@@ -233,9 +234,9 @@ def _exhausted(error: BaseException) -> Exhausted | None:
     number = error.errno if isinstance(error, OSError) else 0
     if getattr(error, "sqlite_errorcode", 0) & 0xFF == _SQLITE_CANTOPEN:  # SQLite does not say why
         try:
-            os.close(os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC))
+            open("/dev/null", "rb").close()
         except OSError as cause:
-            number = cause.errno
+            number = cause.errno or 0
     if number == errno.EMFILE:
         import resource  # imported here because few commands need it
 

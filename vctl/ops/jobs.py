@@ -310,8 +310,7 @@ def _forms(
     forecast: bool,
 ) -> Sequence[JobForm]:
     columns = job_views.listed(store, COLUMNS, where, values, members)
-    statuses = columns["status"]
-    if jb.PENDING not in statuses and not (jb.RUNNING in statuses and late_starts.reasons(store)):
+    if jb.PENDING not in columns["status"] and not late_starts.among(store, columns["status"]):
         shown = joined([*zip(columns["state_reason"], columns["message"], strict=True)])
         return forms.jobs(store, columns, Alike(None, len(shown)), shown)
     from vctl.ops.positions import positions
@@ -341,11 +340,7 @@ def _reasons(store: Store, columns: Mapping[str, Values]) -> Values:
     for kind, neighbours in runs(*(columns[name] for name in ALIKE), _held_by_array(columns)):
         numbers = columns["job_id"][neighbours.start : neighbours.stop]
         if kind[0] != jb.PENDING:
-            late = reasons.late if kind[0] == jb.RUNNING else {}
-            if late and any((number, None) in late for number in numbers):
-                shown.append([_late(late.get((number, None)), kind) for number in numbers])
-            else:
-                shown.append(Alike(kind[1:3], len(numbers)))
+            shown.append(late_starts.shown(reasons, kind[0], numbers, kind[1:3]))
             continue
         waits_for = kind[ALIKE.index("waits_for")]
         if not winners and not waits_for and kind not in known:
@@ -369,11 +364,6 @@ def _reasons(store: Store, columns: Mapping[str, Values]) -> Values:
         else:
             shown.append(Alike(known[kind], len(numbers)))
     return shown[0] if len(shown) == 1 else list(chain(*shown))
-
-
-def _late(message: str | None, kind: Values) -> Shown:
-    """The reason of a running job: why it is not started yet, else the one in its row."""
-    return (kind[1], kind[2]) if message is None else (jb.START_DELAYED, message)
 
 
 def _held_by_array(columns: Mapping[str, Values]) -> Values:

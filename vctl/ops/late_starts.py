@@ -7,6 +7,11 @@ is true when it is shown.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Protocol
+
+from vctl.core import jobs as jb
+from vctl.core.listed import Alike, Values
 from vctl.store import runs
 from vctl.store.store import Store
 
@@ -38,3 +43,25 @@ def reasons(store: Store) -> dict[Work, str]:
                 f"its process is not started yet: {entry.waits}; next try within a second"
             )
     return messages
+
+
+def among(store: Store, statuses: Values) -> bool:
+    """Whether a list of jobs with these states may have such a job."""
+    return jb.RUNNING in statuses and bool(reasons(store))
+
+
+class Late(Protocol):
+    """What knows these jobs."""
+
+    @property
+    def late(self) -> Mapping[Work, str]:
+        """The messages."""
+
+
+def shown(known: Late, status: str, numbers: Values, otherwise: Values) -> Values:
+    """The ``Shown`` of jobs that do not wait and are alike; ``otherwise``: of those whose processes are started."""
+    late = known.late if status == jb.RUNNING else {}
+    if not any((number, None) in late for number in numbers):
+        return Alike(otherwise, len(numbers))
+    messages = (late.get((number, None)) for number in numbers)
+    return [otherwise if message is None else (jb.START_DELAYED, message) for message in messages]
