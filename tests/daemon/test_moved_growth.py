@@ -18,10 +18,10 @@ def logical(document: dict[str, object]) -> ClusterChange:
     return ClusterChange(divisible=True, spec=parse_cluster_spec(document, logical=True))
 
 
-def submit(world: World, cpus: float, selector: dict[str, str] | None = None) -> str:
+def submit(world: World, cpus: float, selector: dict[str, str] | None = None, to: str = "x") -> str:
     node = {"resources": {"CPU": cpus}, **({"label_selector": selector} if selector else {})}
     request = JobRequest(
-        argv=("x",), cwd="/", cluster="x", spec=parse_cluster_spec({"fixed_size_nodes": [{"nodes": [node]}]})
+        argv=("x",), cwd="/", cluster=to, spec=parse_cluster_spec({"fixed_size_nodes": [{"nodes": [node]}]})
     )
     return str(submitting.submit(world.store, request, environment={})["submission_id"])
 
@@ -48,3 +48,32 @@ def test_nested_parts_that_are_idle_on_one_node_return_and_grow_on_another_in_on
         )
         assert [tuple(part) for part in parts] == [("a/0", "large"), ("x/0", "large")]
         assert len(world.processes.running()) == 1
+
+
+def test_a_part_whose_parent_goes_grows_on_a_node_where_that_cluster_has_another_one(tmp_path: Path) -> None:
+    """``a`` may have 8 CPU and uses 1 on the large node: its idle 2 on the small one go, with those of ``x`` in them.
+
+    The scheduler stopped: ``a/0`` was removed while ``x/0``, whose id grows on the large node, was still in it.
+    """
+    with World(tmp_path / "s") as world:
+        nodes.add(world.store, resources=amounts(4), node_id="small", labels={"size": "small"})
+        nodes.add(world.store, resources=amounts(8), node_id="large", labels={"size": "large"})
+        clusters.create(
+            world.store, "a", logical({"flexible_resource_min": {}, "flexible_resource_max": {"CPU": 8}})
+        )
+        limited = logical({"flexible_resource_min": {}, "flexible_resource_max": {"CPU": 7}})
+        clusters.create(world.store, "x", limited, parent_id="a")
+        submit(world, 2, {"size": "small"})
+        world.turn()
+        (run_id,) = world.processes.running()
+        submit(world, 1, {"size": "large"}, "a")
+        world.turn()
+        world.processes.end(run_id, 0)
+        world.turn()
+        submit(world, 6)
+        world.turn()
+        parts = world.store.rows(
+            "SELECT vnode_id, node_id FROM vnodes WHERE cluster_id IN ('a', 'x') ORDER BY 1"
+        )
+        assert [tuple(part) for part in parts] == [("a/1", "large"), ("x/0", "large")]
+        assert len(world.processes.running()) == 2
