@@ -77,3 +77,26 @@ def test_a_part_whose_parent_goes_grows_on_a_node_where_that_cluster_has_another
         )
         assert [tuple(part) for part in parts] == [("a/1", "large"), ("x/0", "large")]
         assert len(world.processes.running()) == 2
+
+
+def test_a_lender_lends_nothing_out_of_a_fixed_node_of_the_cluster_around_it(tmp_path: Path) -> None:
+    """Both may lend 2 CPU, but what ``inner`` has on the small node lies in what the spec of ``outer`` reserves there.
+
+    The fixed virtual node of ``outer`` got smaller, so it had less than its spec.
+    """
+    with World(tmp_path / "s") as world:
+        nodes.add(world.store, resources=amounts(2), node_id="small", labels={"size": "small"})
+        nodes.add(world.store, resources=amounts(2), node_id="large", labels={"size": "large"})
+        reserved = {"resources": {"CPU": 2}, "label_selector": {"size": "small"}}
+        lends = {"lending_limit": amounts(2), "divisible": True}
+        fixed = {"fixed_size_nodes": [{"nodes": [reserved]}], "flexible_resource_min": {"CPU": 2}}
+        outer = ClusterChange(spec=parse_cluster_spec(fixed, logical=True), **lends)
+        clusters.create(world.store, "outer", outer)
+        all_of_it = parse_cluster_spec({"flexible_resource_min": {"CPU": 4}}, logical=True)
+        clusters.create(world.store, "inner", ClusterChange(spec=all_of_it, **lends), parent_id="outer")
+        submit(world, 1, {"size": "small"}, "primary")
+        world.turn()
+        assert world.processes.running() == []
+        submit(world, 1, {"size": "large"}, "primary")
+        world.turn()
+        assert len(world.processes.running()) == 1
