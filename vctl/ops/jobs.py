@@ -15,7 +15,7 @@ from vctl.core.listed import Alike, Values, field_of, joined, runs
 from vctl.core.spans import spans_of
 from vctl.core.wording import cluster_text
 from vctl.errors import BadSpec, Conflict, NotFound, VctlError
-from vctl.ops import arrays, forms, logs, matching, rights, scope
+from vctl.ops import arrays, forms, late_starts, logs, matching, rights, scope
 from vctl.ops.forms import Shown, parse_filters
 from vctl.spec.ids import LAST
 from vctl.spec.options import parse_array
@@ -310,7 +310,7 @@ def _forms(
     forecast: bool,
 ) -> Sequence[JobForm]:
     columns = job_views.listed(store, COLUMNS, where, values, members)
-    if jb.PENDING not in columns["status"]:
+    if jb.PENDING not in columns["status"] and not late_starts.among(store, columns["status"]):
         shown = joined([*zip(columns["state_reason"], columns["message"], strict=True)])
         return forms.jobs(store, columns, Alike(None, len(shown)), shown)
     from vctl.ops.positions import positions
@@ -340,7 +340,7 @@ def _reasons(store: Store, columns: Mapping[str, Values]) -> Values:
     for kind, neighbours in runs(*(columns[name] for name in ALIKE), _held_by_array(columns)):
         numbers = columns["job_id"][neighbours.start : neighbours.stop]
         if kind[0] != jb.PENDING:
-            shown.append(Alike(kind[1:3], len(numbers)))
+            shown.append(late_starts.shown(reasons, kind[0], numbers, kind[1:3]))
             continue
         waits_for = kind[ALIKE.index("waits_for")]
         if not winners and not waits_for and kind not in known:
