@@ -41,6 +41,9 @@ OTHERWISE = ("", ":soft", ":spill")
 class Users:
     """Draws what happens next; what is refused must have changed nothing."""
 
+    turns = 0.8
+    """How often the scheduler turns after a step."""
+
     def __init__(self, world: World, seed: int) -> None:
         self.world = world
         self.store = world.store
@@ -75,7 +78,7 @@ class Users:
         problems = prove(self.store)
         assert problems == [], problems
         self.world.sleep(self.dice.choice([0, 0, 1, 3]))
-        if self.dice.random() < 0.8:
+        if self.dice.random() < self.turns:
             self.world.turn()
             if len(self.done) % 4 == 0 and self.world.overlooked():
                 self.world.sleep(40)  # some verdicts hold for a time

@@ -139,6 +139,13 @@ SETTINGS: tuple[Setting, ...] = (
         "Largest size of a log; the latest bytes are kept; 0: no limit.",
         0,
     ),
+    Setting(
+        "supervisor_per_job",
+        "flag",
+        "VCTL_SUPERVISOR_PER_JOB",
+        "Whether each running process has a supervisor of its own.",
+        default=False,
+    ),
 )
 OF_THE_SCHEDULER = (
     "ray", "maintenance_interval", "lease_idle_timeout", "lease_cooldown", "lease_duration", "reclaim_grace",

@@ -147,6 +147,12 @@ class DiskTrouble(VctlError):
     code, exit_code, http_status = "DiskTrouble", 1, 507
 
 
+class Exhausted(DiskTrouble):
+    """This process or the machine has no open file or no memory left; it is waited for as for a full disk."""
+
+    code, http_status = "ResourcesExhausted", 503
+
+
 class Damaged(VctlError):
     """The database file is corrupt, or is no SQLite database."""
 
@@ -177,7 +183,8 @@ _FULL = (errno.ENOSPC, errno.EDQUOT)
 _SQLITE_IOERR, _SQLITE_FULL, _SQLITE_CORRUPT, _SQLITE_NOTADB = 10, 13, 11, 26
 _SQLITE_GROWTH = (778, 4874)
 """IOERR_WRITE, IOERR_SHMSIZE: SQLite reports EFBIG as one of these."""
-_SQLITE_REFUSED = (3, 8, 14)
+_SQLITE_CANTOPEN = 14
+_SQLITE_REFUSED = (3, 8, _SQLITE_CANTOPEN)
 """PERM, READONLY, CANTOPEN."""
 _REFUSED = (
     errno.EACCES,
@@ -197,6 +204,15 @@ def _refusal(error: BaseException) -> VctlError | None:
             f"the tables of the state directory cannot be written: {error}",
             fix="check owner and mode of the state directory, and that its filesystem is writable",
         )
+    if isinstance(error, FileNotFoundError) and str(error.filename).startswith("/proc/"):
+        try:
+            open("/proc/self/stat", "rb").close()
+        except FileNotFoundError:
+            return VctlError(
+                "/proc is not mounted, and vctl observes processes there",
+                fix="mount it: `mount -t proc proc /proc`",
+            )
+        return None
     if isinstance(error, OSError) and error.errno in _REFUSED and error.filename is not None:
         name = str(error.filename)
         short = name if len(name) <= 200 else f"{name[:200]}…"
@@ -213,10 +229,39 @@ def _file_size_limit() -> int | None:
     return None if limit == resource.RLIM_INFINITY else limit
 
 
+def _exhausted(error: BaseException) -> Exhausted | None:
+    """The error for a lack of open files or memory; None for other exceptions."""
+    number = error.errno if isinstance(error, OSError) else 0
+    if getattr(error, "sqlite_errorcode", 0) & 0xFF == _SQLITE_CANTOPEN:  # SQLite does not say why
+        try:
+            open("/dev/null", "rb").close()
+        except OSError as cause:
+            number = cause.errno or 0
+    if number == errno.EMFILE:
+        import resource  # imported here because few commands need it
+
+        limit = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+        return Exhausted(
+            f"no open file is left: this process may have {limit}",
+            fix="raise that limit, such as by `ulimit -n 1024`, then try again",
+        )
+    if number == errno.ENFILE:
+        return Exhausted(
+            "the machine has no open file left", fix="raise fs.file-max, or end what has them open"
+        )
+    if number == errno.ENOMEM or isinstance(error, MemoryError):
+        return Exhausted(
+            "no memory is left", fix="free memory or raise the limit (`ulimit -v`), then try again"
+        )
+    return None
+
+
 def disk_trouble(error: BaseException) -> DiskTrouble | None:
-    """The ``DiskTrouble`` for a failed write or read; None if the disk is not the cause."""
+    """The ``DiskTrouble`` for a failed write or read, or a lack of files or memory; None for another cause."""
     if isinstance(error, DiskTrouble):
         return error
+    if (exhausted := _exhausted(error)) is not None:
+        return exhausted
     result = getattr(error, "sqlite_errorcode", 0) & 0xFF
     if result == _SQLITE_FULL or (isinstance(error, OSError) and error.errno in _FULL):
         return DiskTrouble(

@@ -345,6 +345,12 @@ def test_help_obeys_the_setting_of_colours_and_shows_itself_where_settings_are_w
     for color in ("always", "never"):
         monkeypatch.setenv("VCTL_COLOR", color)
         assert ("\x1b" in cli("--help").out) is (color == "always")
+        other = {"always": "never", "never": "always"}[color]  # a flag comes first, wherever it stands
+        for line in (
+            f"--color {other} --help", f"--color={other} ps --help", f"ps --help --color {other}",
+            f"vc --color={other} --help",
+        ):  # fmt: skip
+            assert ("\x1b" in cli(line).out) is (other == "always"), line
     monkeypatch.setenv("VCTL_COLOR", "nonsense")
     ran = cli("ps", "--help")
     assert (ran.code, "Usage: vctl ps" in ran.out) == (0, True)

@@ -89,6 +89,57 @@ def test_every_form_tells_the_same(jobs: Cli) -> None:
     assert json.loads(rows[0]["resources"]) == data["items"][0]["resources"]
 
 
+def test_names_and_csv_are_those_of_the_same_jobs_as_in_json(jobs: Cli) -> None:
+    """Finished ones and members of arrays were missing from the names."""
+    assert jobs("job stop first").code == 0
+    assert jobs("job submit --array 0-1 --submission-id sweep --no-wait -- true").code == 0
+    for line in (
+        "ps",
+        "ps --user nobody-else",
+        "ps --limit 2",
+        "job list --filter status=STOPPED",
+        "ps --sort name",
+    ):
+        wanted = [item["submission_id"] for item in jobs(f"{line} -o json").json["items"]]
+        assert jobs(f"{line} -o name").out.split() == wanted, line
+        rows = list(csv.DictReader(io.StringIO(jobs(f"{line} -o csv").out)))
+        assert [row["submission_id"] for row in rows] == wanted, line
+    assert len(jobs("ps -o name").out.split()) == 4
+
+
+def test_no_cell_has_raw_json(jobs: Cli) -> None:
+    """Objects inside an object are words: `spec`, `replica_sets`, `array`, `metadata`, the details of events."""
+    assert jobs("vc", "create", "team-a", "--divisible", "--replica-sets", '{"4c8g": 1}').code == 0
+    spec_ = '{"flexible_resource_min": {"CPU": 2, "memory": "1GiB"}}'
+    assert jobs("vc", "create", "small", "--parent", "team-a", "--spec", spec_).code == 0
+    submit = [
+        "job",
+        "submit",
+        "--array",
+        "0-3",
+        "--metadata",
+        "run=7",
+        "--submission-id",
+        "sweep",
+        "--no-wait",
+    ]
+    assert jobs(*submit, "--", "true").code == 0
+    pages = {line: jobs(line) for line in ("job status sweep", "job status first", "vc get team-a", "vc get small",
+             "events", "list vnodes", "status", "vc list", "node get 4c8g-00", "config show")}  # fmt: skip
+    for line, page in pages.items():
+        assert "{" not in page.out, line
+    assert "flexible_resource_min (CPU 2, memory 1GiB)" in pages["vc get small"].out
+
+
+def test_a_cluster_has_one_name_in_an_error(jobs: Cli) -> None:
+    """spec 13: `primary##x` on screens, the full id in data."""
+    for line in ("vc get primary##nope", "vc delete primary##nope", "list nodes -c primary##nope"):
+        error = jobs(line).err
+        assert "primary##nope" in error, line
+        assert "kPrimaryClusterID" not in error, line
+    assert "kPrimaryClusterID##nope" in jobs("vc get primary##nope -o json").json["error"]["message"]
+
+
 @pytest.mark.parametrize("form", ["table", "json", "jsonl", "yaml", "csv", "name"])
 @pytest.mark.parametrize(
     "line",
@@ -426,8 +477,8 @@ def test_lists_are_chosen_by_user_state_and_time(jobs: Cli) -> None:
     assert jobs("job stop first").code == 0
     user = jobs("job list -o json").json["items"][0]["user"]
     assert jobs("job list --user nobody-else -o json").json["total"] == 0
-    assert jobs("job", "list", "--user", user, "-o", "name").out == "second\n"  # who is over is not asked for
-    assert jobs("job", "list", "--user", user, "-a", "-o", "name").out == "second\nfirst\n"
+    assert "first" not in jobs("job", "list", "--user", user).out  # who is over is not asked for
+    assert jobs("job", "list", "--user", user, "-o", "name").out == "second\nfirst\n"
     assert jobs("job list --state stopped -o name").out == "first\n"
     assert jobs("job list --state STOPPED,PENDING -o json").json["total"] == 2
     assert jobs("job list --since 1h -o name").out == "second\nfirst\n"

@@ -275,7 +275,7 @@ def test_arrays_are_judged_as_wholes(inside: Cli, monkeypatch: pytest.MonkeyPatc
     me = inside("job status me -o json").json["job_id"]
     enter(monkeypatch, me)
     assert inside("stop theirs").code == inside("stop theirs_1").code == 8
-    assert [row.split()[0] for row in inside("ps --no-header").out.splitlines()] == ["mine", "child", "me"]
+    assert [row.split()[0] for row in inside("ps --no-header").out.splitlines()] == ["me", "child", "mine"]
     assert inside("stop mine").code == 0
 
 

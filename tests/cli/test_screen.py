@@ -182,10 +182,10 @@ def test_letters_beyond_ascii_only_where_they_can_be_shown() -> None:
 
 def test_the_tree_shows_who_is_in_whom() -> None:
     lines = list(tree.draw(Screen(), BRANCHES))
-    assert [line.rpartition(kind)[0].rstrip() for line, kind in zip(
+    assert [line.rpartition(kind)[0].rstrip("- ") for line, kind in zip(
         lines[1:], ("primary", "logical", "job", "logical"), strict=True
     )] == ["primary", "├── team-a", "│   └── team-a##train", "└── team-b"]  # fmt: skip
-    assert lines[0].split() == ["CLUSTER", "KIND", "USE", "CPU", "GPU", "MEM", "OTHERS", "RUN", "WAIT"]
+    assert lines[0].split() == ["CLUSTER", "JOB", "KIND", "USE", "CPU", "GPU", "MEM", "OTHERS", "RUN", "WAIT"]
     assert "9/32" in lines[1]
 
 

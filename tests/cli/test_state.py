@@ -31,7 +31,7 @@ def test_clusters_are_listed_and_drawn(divided: Cli) -> None:
     items = divided("vc list -o json").json["items"]
     assert [item["cluster_id"] for item in items] == ["kPrimaryClusterID", "team-a", "small"]
     lines = divided("vc tree").out.splitlines()
-    assert [re.split("  +(primary|logical)", line)[0] for line in lines] == [
+    assert [re.split("  +-  +(primary|logical)", line)[0] for line in lines] == [
         "CLUSTER" + lines[0][7:],
         "primary",
         "└── team-a",
@@ -219,9 +219,9 @@ def test_the_name_that_screens_show_is_accepted_everywhere(divided: Cli) -> None
         "status -c",
         "cluster-resources -c",
     ):
-        ran = divided(f"{words} primary##gone")
+        ran = divided(f"{words} primary##gone -o json")
         assert ran.code in (1, 2, 4, 5), words
-        assert "primary##gone" not in ran.err.replace("kPrimaryClusterID##gone", ""), (words, ran.err)
+        assert "primary##gone" not in ran.out.replace("kPrimaryClusterID##gone", ""), (words, ran.out)
     assert divided("vc get primary -o json").json["cluster_id"] == "kPrimaryClusterID"
     for name in ("primary", "kPrimaryClusterID"):
         assert divided(f"list clusters --filter parent_id={name} -o name").out.split() == ["team-a"], name

@@ -7,6 +7,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 import hypothesis
+import pytest
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
@@ -300,3 +301,29 @@ def test_virtual_nodes_change_places_with_each_other() -> None:
     ledger.rearrange((), [part("c/1", "m", 0), part("c/0", "m", 1)])
     assert not ledger.capacities["m"].free.get(CPU)
     assert ledger.capacities["m"].cores == frozenset()
+
+
+@pytest.mark.parametrize("is_reversed", [False, True])
+def test_what_lies_inside_what_changes_changes_with_it(is_reversed: bool) -> None:
+    """Spec 5: an inner virtual node leaves before the one around it, and comes after it, in whatever order."""
+    ledger = Ledger()
+    for name in ("m", "n"):
+        ledger.put_node(Node(name, "t", whole_node({CPU: 4 * SCALE})))
+    ledger.put_cluster(Cluster("c", PRIMARY, LOGICAL, ClusterSpec()))
+    ledger.put_cluster(Cluster("d", "c", LOGICAL, ClusterSpec()))
+
+    def part(name: str, around: str, node: str, *cores: int) -> VNode:
+        amounts = Allocation({CPU: len(cores) * SCALE}, {}, cores)
+        return VNode(name, name[0], node, around, FLEXIBLE, amounts)
+
+    def change(removed: tuple[str, ...], *placed: VNode) -> None:
+        ledger.rearrange(removed[::-1], placed[::-1]) if is_reversed else ledger.rearrange(removed, placed)
+        assert [ledger.vnodes[one.vnode_id] for one in placed] == list(placed)
+
+    change((), part("c/0", "m", "m", 0, 1), part("d/0", "c/0", "m", 0))
+    change((), part("c/0", "m", "m", 2, 3), part("d/0", "c/0", "m", 2))  # as many cores, but others
+    change((), part("c/0", "m", "m", 2), part("d/0", "c/0", "m"))
+    change((), part("c/0", "n", "n", 0, 1, 2), part("d/0", "c/0", "n", 0, 1))
+    change(("c/0",), part("c/1", "m", "m", 0, 1), part("d/0", "c/1", "m", 1))
+    change(("c/1", "d/0"))
+    assert all(ledger.capacities[node].is_untouched() for node in ("m", "n"))

@@ -18,10 +18,10 @@ def logical(document: dict[str, object]) -> ClusterChange:
     return ClusterChange(divisible=True, spec=parse_cluster_spec(document, logical=True))
 
 
-def submit(world: World, cpus: float, selector: dict[str, str] | None = None) -> str:
+def submit(world: World, cpus: float, selector: dict[str, str] | None = None, to: str = "x") -> str:
     node = {"resources": {"CPU": cpus}, **({"label_selector": selector} if selector else {})}
     request = JobRequest(
-        argv=("x",), cwd="/", cluster="x", spec=parse_cluster_spec({"fixed_size_nodes": [{"nodes": [node]}]})
+        argv=("x",), cwd="/", cluster=to, spec=parse_cluster_spec({"fixed_size_nodes": [{"nodes": [node]}]})
     )
     return str(submitting.submit(world.store, request, environment={})["submission_id"])
 
@@ -47,4 +47,56 @@ def test_nested_parts_that_are_idle_on_one_node_return_and_grow_on_another_in_on
             "SELECT vnode_id, node_id FROM vnodes WHERE cluster_id IN ('a', 'x') ORDER BY 1"
         )
         assert [tuple(part) for part in parts] == [("a/0", "large"), ("x/0", "large")]
+        assert len(world.processes.running()) == 1
+
+
+def test_a_part_whose_parent_goes_grows_on_a_node_where_that_cluster_has_another_one(tmp_path: Path) -> None:
+    """``a`` may have 8 CPU and uses 1 on the large node: its idle 2 on the small one go, with those of ``x`` in them.
+
+    The scheduler stopped: ``a/0`` was removed while ``x/0``, whose id grows on the large node, was still in it.
+    """
+    with World(tmp_path / "s") as world:
+        nodes.add(world.store, resources=amounts(4), node_id="small", labels={"size": "small"})
+        nodes.add(world.store, resources=amounts(8), node_id="large", labels={"size": "large"})
+        clusters.create(
+            world.store, "a", logical({"flexible_resource_min": {}, "flexible_resource_max": {"CPU": 8}})
+        )
+        limited = logical({"flexible_resource_min": {}, "flexible_resource_max": {"CPU": 7}})
+        clusters.create(world.store, "x", limited, parent_id="a")
+        submit(world, 2, {"size": "small"})
+        world.turn()
+        (run_id,) = world.processes.running()
+        submit(world, 1, {"size": "large"}, "a")
+        world.turn()
+        world.processes.end(run_id, 0)
+        world.turn()
+        submit(world, 6)
+        world.turn()
+        parts = world.store.rows(
+            "SELECT vnode_id, node_id FROM vnodes WHERE cluster_id IN ('a', 'x') ORDER BY 1"
+        )
+        assert [tuple(part) for part in parts] == [("a/1", "large"), ("x/0", "large")]
+        assert len(world.processes.running()) == 2
+
+
+def test_a_lender_lends_nothing_out_of_a_fixed_node_of_the_cluster_around_it(tmp_path: Path) -> None:
+    """Both may lend 2 CPU, but what ``inner`` has on the small node lies in what the spec of ``outer`` reserves there.
+
+    The fixed virtual node of ``outer`` got smaller, so it had less than its spec.
+    """
+    with World(tmp_path / "s") as world:
+        nodes.add(world.store, resources=amounts(2), node_id="small", labels={"size": "small"})
+        nodes.add(world.store, resources=amounts(2), node_id="large", labels={"size": "large"})
+        reserved = {"resources": {"CPU": 2}, "label_selector": {"size": "small"}}
+        lends = {"lending_limit": amounts(2), "divisible": True}
+        fixed = {"fixed_size_nodes": [{"nodes": [reserved]}], "flexible_resource_min": {"CPU": 2}}
+        outer = ClusterChange(spec=parse_cluster_spec(fixed, logical=True), **lends)
+        clusters.create(world.store, "outer", outer)
+        all_of_it = parse_cluster_spec({"flexible_resource_min": {"CPU": 4}}, logical=True)
+        clusters.create(world.store, "inner", ClusterChange(spec=all_of_it, **lends), parent_id="outer")
+        submit(world, 1, {"size": "small"}, "primary")
+        world.turn()
+        assert world.processes.running() == []
+        submit(world, 1, {"size": "large"}, "primary")
+        world.turn()
         assert len(world.processes.running()) == 1

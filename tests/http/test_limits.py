@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import socket
+import struct
 import subprocess
 import sys
 import time
@@ -94,6 +95,65 @@ def test_a_request_that_never_ends_is_ended(tmp_path: Path) -> None:
     finally:
         said = stopped(server)
     assert said == ""
+
+
+def test_a_request_that_is_broken_off_leaves_nothing_in_the_log(tmp_path: Path) -> None:
+    server, port = serving(tmp_path)
+    token = b"Authorization: Bearer " + TOKEN.encode() + b"\r\n\r\n"
+    try:
+        for start, rest in (
+            (b"POST /api/v1/jobs HTTP/1.1\r\nContent-Length: 100\r\n", b'{"a"'),
+            (b"POST /api/jobs/ HTTP/1.1\r\nContent-Length: 100\r\n", b'{"a"'),
+            (b"POST /api/v1/simulate HTTP/1.1\r\nTransfer-Encoding: chunked\r\n", b'5\r\n{"a"'),
+            (b"PUT /api/packages/gcs/a.zip HTTP/1.1\r\nContent-Length: 100000\r\n", b"PK"),
+            (b"GET /api/v1/jobs HTTP/1.1\r\n", b""),
+            (b"GET /api/v1/events?follow=true HTTP/1.1\r\n", b""),
+        ):
+            for lingers in (False, True):
+                raw = socket.create_connection(("127.0.0.1", port))
+                raw.sendall(start + b"Host: localhost\r\nContent-Type: application/json\r\n" + token + rest)
+                time.sleep(0.1)
+                if lingers:  # the connection is reset
+                    raw.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+                raw.close()
+        assert httpx.get(f"http://127.0.0.1:{port}/healthz").status_code == 200
+    finally:
+        said = stopped(server)
+    assert said == ""
+    assert not list((tmp_path / "home" / "packages").iterdir())
+
+
+def test_half_open_connections_of_one_peer_keep_nobody_out(tmp_path: Path) -> None:
+    """With 1,000 of them, everybody got 503 for ten seconds. The peer loses the oldest, also those of half a body."""
+    server, port = serving(tmp_path)
+    head = b"POST /api/v1/jobs HTTP/1.1\r\nHost: localhost\r\nContent-Length: 1000\r\nAuthorization: Bearer "
+    head += TOKEN.encode() + b"\r\n\r\n{"
+    crowd = []
+    try:
+        for raw in (b"", b"GET /heal", head):
+            for _ in range(1000):
+                crowd.append(socket.create_connection(("127.0.0.1", port)))
+                crowd[-1].sendall(raw)
+            for _ in range(3):
+                began = time.monotonic()
+                assert httpx.get(f"http://127.0.0.1:{port}/healthz", timeout=10).status_code == 200, raw
+                assert time.monotonic() - began < 3, raw
+            said = answer(crowd[-1000], 10)
+            assert b"503" in said, raw
+            assert b"too many unfinished requests of one peer" in said, raw
+            for one in crowd:
+                one.close()
+            crowd.clear()
+        with (
+            httpx.Client() as client
+        ):  # connections that are kept alive between requests are no half-open ones
+            for _ in range(300):
+                assert client.get(f"http://127.0.0.1:{port}/healthz").status_code == 200
+    finally:
+        for one in crowd:
+            one.close()
+        left = stopped(server)
+    assert left == ""
 
 
 def test_few_open_files_and_many_connections(tmp_path: Path) -> None:

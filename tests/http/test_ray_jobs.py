@@ -444,13 +444,71 @@ def test_limits_of_packages(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     for content in (bomb.getvalue(), archive({str(number): "" for number in range(4)})):
         with packages.upload(home, "a.zip") as coming:
             coming.write(content)
-            coming.finish()
+            with pytest.raises(packages.BadSpec, match="larger than"):
+                coming.finish()
+        (home / "packages" / "a.zip").write_bytes(content)  # as an earlier version has stored it
         with (
             pytest.raises(packages.BadSpec, match="larger than"),
             packages.unpacked(home, "job", "a.zip", ()),
         ):
             pass
     assert not list((home / "job-files").iterdir())
+
+
+def zeros(size: int) -> bytes:
+    """A zip archive with so many zeros, which are compressed a block at a time."""
+    made = io.BytesIO()
+    with (
+        zipfile.ZipFile(made, "w", zipfile.ZIP_DEFLATED, compresslevel=1) as file,
+        file.open("zeros", "w") as entry,
+    ):
+        for _ in range(size >> 20):
+            entry.write(bytes(1 << 20))
+    small = bytearray(made.getvalue())
+    at = small.rindex(b"PK\1\2") + 24  # the uncompressed size in the table of contents
+    small[at : at + 4] = (0xF0000000).to_bytes(4, "little")
+    return bytes(small)
+
+
+def two_of(one: bytes) -> bytes:
+    """A zip archive whose table of contents names the file of another one twice."""
+    at, end = one.index(b"PK\1\2"), one.rindex(b"PK\5\6")
+    entry = one[at:end]
+    other = entry.replace(b"zeros", b"other")
+    tail = bytearray(one[end:])
+    tail[8:12] = (2).to_bytes(2, "little") * 2
+    tail[12:16] = (2 * len(entry)).to_bytes(4, "little")
+    return one[:at] + entry + other + bytes(tail)
+
+
+def many(count: int) -> bytes:
+    """A zip archive with so many empty files."""
+    made = io.BytesIO()
+    with zipfile.ZipFile(made, "w") as file:
+        for number in range(count):
+            file.writestr(f"{number}", b"")
+    return made.getvalue()
+
+
+@spec("14.safety")
+def test_bombs_are_refused_by_their_table_of_contents(server: Running):
+    """One of 4.4 GiB and one of 60,000 files were unpacked until a limit was reached: no answer in 40 seconds."""
+    long = archive({"a": "x"})
+    at = long.rindex(b"PK\5\6")
+    table = long[:at] + bytes(packages.MAX_CONTENTS) + long[at : at + 12]
+    table += (packages.MAX_CONTENTS + at - long.index(b"PK\1\2")).to_bytes(4, "little") + long[at + 16 :]
+    for name, content in (
+        ("size.zip", two_of(zeros(1 << 20))),
+        ("files.zip", many(60_000)),
+        ("table.zip", table),
+    ):
+        began = time.monotonic()
+        answer = server.http.put(f"/api/packages/gcs/{name}", content=content)
+        assert time.monotonic() - began < 10, name
+        assert answer.status_code == 400, (name, answer.text)
+        assert "larger than 4 GiB or 50,000 files" in problem(answer), name
+        assert server.http.get(f"/api/packages/gcs/{name}").status_code == 404, name
+    assert not list((server.home / "packages").iterdir())
 
 
 def test_what_no_job_needs_is_removed_after_a_time(server: Running):

@@ -133,9 +133,11 @@ def outcome(forms_: Sequence[Any], wanted: Sequence[str], keys: Sequence[str]) -
 @example(wanted=[], limit=3, all_=True, members=False)
 @example(wanted=["status=FAILED"], limit=1, all_=True, members=False)
 def test_jobs(store: Store, wanted: list[str], limit: int | None, all_: bool, members: bool) -> None:
-    every, _ = jobs.list_jobs(store, all=all_, members=members)
+    every, _ = jobs.list_jobs(store, forecast=False, all=all_, members=members)
     right = outcome(every, wanted, jobs.FILTER_KEYS)
-    found, total = jobs.list_jobs(store, all=all_, filters=wanted, limit=limit, members=members)
+    found, total = jobs.list_jobs(
+        store, forecast=False, all=all_, filters=wanted, limit=limit, members=members
+    )
     numbers = [form["job_id"] for form in right]
     assert [form["job_id"] for form in found] == numbers[:limit]
     assert total == len(right)
@@ -156,19 +158,21 @@ SCOPES = ("kPrimaryClusterID", "kPrimaryClusterID##ended-30", "kPrimaryClusterID
 @pytest.mark.parametrize("all_", [False, True])
 def test_a_limit_inside_a_cluster(store: Store, cluster: str, all_: bool) -> None:
     """Also inside a job, whose own jobs are listed, and in a part of it, which has none."""
-    every, count = jobs.list_jobs(store, all=all_, cluster=cluster)
+    every, count = jobs.list_jobs(store, forecast=False, all=all_, cluster=cluster)
     assert count == len(every)
     assert (count > 0) == ("part" not in cluster) or not all_
     for wanted in ([], ["user=ana"], ["exit_code=x"]):
         right = [form["job_id"] for form in outcome(every, wanted, jobs.FILTER_KEYS)]
-        found, total = jobs.list_jobs(store, all=all_, cluster=cluster, filters=wanted, limit=1)
+        found, total = jobs.list_jobs(
+            store, forecast=False, all=all_, cluster=cluster, filters=wanted, limit=1
+        )
         assert ([form["job_id"] for form in found], total) == (right[:1], len(right))
 
 
 @pytest.mark.parametrize("key", jobs.FILTER_KEYS)
 def test_each_value_of_each_column(store: Store, key: str) -> None:
     """What a list shows can be written into a filter."""
-    every, _ = jobs.list_jobs(store, all=True)
+    every, _ = jobs.list_jobs(store, forecast=False, all=True)
     words = {"" if form[key] is None else str(form[key]) for form in every}  # type: ignore[literal-required]
     if key == "cluster_id":  # that of a job which shares the cluster of its parent is another one
         words |= {f"{form['parent_cluster_id']}##{form['submission_id']}" for form in every}
@@ -176,7 +180,7 @@ def test_each_value_of_each_column(store: Store, key: str) -> None:
         for mark in table.MARKS:
             wanted = [f"{key}{mark}{word}"]
             right = [form["job_id"] for form in outcome(every, wanted, jobs.FILTER_KEYS)]
-            found, total = jobs.list_jobs(store, all=True, filters=wanted, limit=2)
+            found, total = jobs.list_jobs(store, forecast=False, all=True, filters=wanted, limit=2)
             assert ([form["job_id"] for form in found], total) == (right[:2], len(right)), wanted
 
 
@@ -259,6 +263,6 @@ def test_a_list_with_a_limit_reads_what_it_shows(store: Store, monkeypatch: pyte
     monkeypatch.setattr(job_views, "listed", noted)
     for wanted in PLAIN:
         read.clear()
-        jobs.list_jobs(store, all=True, filters=[wanted] if wanted else [], limit=2)
+        jobs.list_jobs(store, forecast=False, all=True, filters=[wanted] if wanted else [], limit=2)
         waiting = store.value("SELECT count(*) FROM jobs WHERE status = 'PENDING'")
         assert sum(read) <= 2 + ("state_reason" in wanted) * waiting

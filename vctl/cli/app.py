@@ -15,6 +15,7 @@ from vctl.cli.call import Call, tell
 from vctl.cli.command_client import INTERRUPTED, NOT_HERE
 from vctl.cli.common import HOISTED
 from vctl.cli.declare import Command
+from vctl.config import COLORS
 from vctl.core.text import harmless
 from vctl.errors import BadSpec, VctlError, known
 from vctl.spec.params import Param
@@ -97,7 +98,7 @@ def _find(words: list[str]) -> tuple[Command | None, list[str]]:
     ):
         if words[0] == "help" and words[1:] and not words[1].startswith("-"):
             return _find([*words[1:], "--help"])
-        _show_help("" if words[0] not in catalog.GROUPS else words[0])
+        _show_help("" if words[0] not in catalog.GROUPS else words[0], _color([*front, *words]))
         return None, []
     command, rest = catalog.find(words)
     return command, front + rest
@@ -134,23 +135,37 @@ def _check_order(words: list[str]) -> None:
         raise catalog.too_early(words[0], meant)
 
 
-def _show_help(group: str) -> None:
+def _color(words: Sequence[str]) -> str | None:
+    """The value of ``--color`` for a help page, which is shown whatever else the words say."""
+    found = None
+    for word, following in zip(words, [*words[1:], ""], strict=True):
+        if word == "--":
+            break
+        if word.startswith("--color="):
+            found = word.partition("=")[2]
+        elif word == "--color":
+            found = following
+    return found if found in COLORS else None
+
+
+def _show_help(group: str, color: str | None) -> None:
     if not group:
         pages = {
             section: [(word, catalog.line_of(word)) for word in words]
             for section, words in catalog.SECTIONS.items()
         }
-        cli.help.show_group("", catalog.ABOUT, pages, catalog.EXAMPLES)
+        cli.help.show_group("", catalog.ABOUT, pages, catalog.EXAMPLES, color)
         return
     commands = catalog.members(group)
     lines = [(command.path.split()[1], command.help) for command in commands]
-    cli.help.show_group(group, catalog.GROUPS[group][0], {"Commands": lines}, [commands[0].examples[0]])
+    examples = [commands[0].examples[0]]
+    cli.help.show_group(group, catalog.GROUPS[group][0], {"Commands": lines}, examples, color)
 
 
 def _read(command: Command, words: list[str]) -> dict[str, Any] | None:
     values = declare.read(command, words)
     if values is None and declare.asks_for_help(command, words):
-        cli.help.show_command(command)
+        cli.help.show_command(command, _color(words))
         return None
     if values is None:
         values = cli.bridge.read(command, declare.spelled_out(command, words))
@@ -241,7 +256,7 @@ def _report(error: VctlError, *, as_json: bool) -> int:
         return _unread()
     except OSError:  # the disk of the output is full: write the error as text to stderr
         cli.output.drop(sys.stdout)
-    tell(f"Error: {error.problem}")
+    tell(f"Error: {cli.words.named(error.problem)}")
     if error.fix:
-        tell(f"Fix: {error.fix}")
+        tell(f"Fix: {cli.words.named(error.fix)}")
     return error.exit_code

@@ -183,6 +183,11 @@ class Call:
             self._limit if self._limit is not None or self._unlimited or not self.for_people else TABLE_LIMIT
         )
 
+    @property
+    def rows(self) -> int | None:
+        """The most rows of a part of a page: as many as a terminal and its keys can show; None: the usual few."""
+        return TABLE_LIMIT if self.for_people and sys.stdout.isatty() else None
+
     def choose(
         self,
         *,
@@ -229,7 +234,7 @@ class Call:
         """Whether finished jobs or tasks are listed: with ``-a``, with a filter, and always in data."""
         filtered = bool(self.filters)
         chosen = self.choose(**CHOSEN_BY[kind])
-        return requested or filtered or chosen or self.output not in ("table", "name")
+        return requested or filtered or chosen or not self.for_people
 
     def unlimited(self) -> None:
         """Read all entries of a list, because they are only counted."""

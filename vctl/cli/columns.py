@@ -11,7 +11,7 @@ from vctl.cli.table import GIVES, Cell, Column, key, matters
 from vctl.core.nodes import ALIVE
 
 Item = Mapping[str, Any]
-WIDE, WIDER, WIDEST = 100, 130, 160
+SMALL, MEDIUM, WIDE, WIDER, WIDEST = 80, 90, 100, 130, 160
 """The least widths of a terminal for further columns."""
 
 
@@ -51,9 +51,14 @@ def state(heading: str, show: Callable[[Item], Any], *reads: str) -> Column:
     return Column(heading, show, whole=True, reads=reads)
 
 
-def cluster(heading: str, field: str) -> Column:
+def cluster(heading: str, field: str, at: int = 0) -> Column:
     """A column with the id of a cluster; it is one of the first that are shortened."""
-    return Column(heading, field, middle=True, rank=GIVES)
+    return Column(heading, field, middle=True, rank=GIVES, at=at)
+
+
+def number(heading: str, field: str = "job_id") -> Column:
+    """The number of a job, which is whole at every width."""
+    return Column(heading, field, right=True)
 
 
 def _stamp(heading: str, field: str, at: int = 0) -> Column:
@@ -91,13 +96,13 @@ START = Column(
 """The expected start of a waiting job, which costs time."""
 JOBS = [
     key("SUBMISSION", "submission_id"),
-    Column("ID", "job_id", right=True, at=WIDEST),
+    number("ID"),
     Column("NAME", "name", rank=GIVES, at=WIDEST, raw=True),
     Column("USER", "user", at=WIDE),
     state("STATUS", _state("status"), "status"),
     Column("DONE", _done, right=True, at=WIDER, reads=("array",)),
     matters("REASON", "state_reason"),
-    cluster("CLUSTER", "parent_cluster_id"),
+    cluster("CLUSTER", "parent_cluster_id", at=MEDIUM),
     Column("PRIO", "priority", right=True, at=WIDER),
     Column("POS", "queue_position", right=True, at=WIDER),
     START,
@@ -105,7 +110,7 @@ JOBS = [
     Column("TIME", _running_for, right=True, reads=("started_at", "ended_at")),
     _age("submitted_at", at=WIDER),
     Column("EXIT", "exit_code", right=True, at=WIDE),
-    Column("COMMAND", "entrypoint", rank=GIVES, raw=True),
+    Column("COMMAND", "entrypoint", rank=GIVES, at=SMALL, raw=True),
 ]
 CLUSTERS = [
     key("CLUSTER", "cluster_id"),
@@ -157,10 +162,11 @@ TASKS = [
     Column("EXIT", "exit_code", right=True, at=WIDE),
 ]
 TIMELINE = [
-    Column("KIND", "kind", whole=True),
+    Column("KIND", "kind", whole=True, at=SMALL),
+    number("JOB"),
     key("ID", "id"),
     state("STATE", _state("state"), "state"),
-    Column("NODES", lambda row: words.few(row["node_ids"]), rank=GIVES),
+    Column("NODES", lambda row: words.few(row["node_ids"]), rank=GIVES, at=SMALL),
     _stamp("STARTED", "started_at"),
     Column("TIME", _running_for, right=True, reads=("started_at", "ended_at")),
 ]
@@ -204,12 +210,13 @@ def _details(event: Item) -> str:
 
 
 EVENTS = [
-    Column("SEQ", "seq", right=True),
+    Column("SEQ", "seq", right=True, at=SMALL),
     _stamp("TIME", "at"),
     Column("EVENT", "kind", whole=True),
+    number("JOB"),
     key("OBJECT", "object_id"),
     Column("CLUSTER", "cluster_id", middle=True, rank=GIVES, at=WIDE),
-    matters("DETAILS", _details),
+    matters("DETAILS", _details, at=SMALL),
 ]
 
 

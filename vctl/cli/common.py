@@ -11,6 +11,9 @@ Timeout = Annotated[
 WithProgress = Annotated[
     bool, Opt("--progress", help="Show progress on stderr, also where stderr is not a terminal.")
 ]
+Raw = Annotated[
+    bool, Opt("--raw", help="Let control sequences of another user's job act on the terminal, too.")
+]
 
 
 def _option(name: str, kind: Any, *names: str, **about: Any) -> Param:

@@ -27,24 +27,28 @@ Row = tuple[str, str, str, str]
 """Long names, short names, the word for the value, and the explanation."""
 
 
-def show_command(command: Command) -> None:
+def show_command(command: Command, color: str | None = None) -> None:
     """Print the page of a command."""
     arguments = [param for param in command.params if param.is_argument]
     options = [param for param in command.params if not param.is_argument]
     panels: dict[str, list[Row]] = {"Arguments": [*map(_row, arguments)]} if arguments else {}
     panels["Options"] = [*map(_row, options), HELP]
     usage = " ".join([f"vctl {command.path} [OPTIONS]", *map(_usage, arguments)])
-    _show(usage, [command.help, command.details], panels, command.examples)
+    _show(usage, [command.help, command.details], panels, command.examples, color)
 
 
 def show_group(
-    name: str, help: str, members: Mapping[str, Iterable[tuple[str, str]]], examples: Sequence[str]
+    name: str,
+    help: str,
+    members: Mapping[str, Iterable[tuple[str, str]]],
+    examples: Sequence[str],
+    color: str | None = None,
 ) -> None:
     """Print the page of a group, or of vctl itself when the name is empty; ``members`` by section."""
     options = [HELP] if name else [("--version", "", "", "Print the version."), HELP]
     panels: dict[str, list[Row]] = {"Options": options}
     panels |= {section: [(word, "", "", line) for word, line in lines] for section, lines in members.items()}
-    _show(f"{f'vctl {name}'.strip()} [OPTIONS] COMMAND [ARGS]...", [help], panels, examples)
+    _show(f"{f'vctl {name}'.strip()} [OPTIONS] COMMAND [ARGS]...", [help], panels, examples, color)
 
 
 def _usage(param: Param) -> str:
@@ -64,13 +68,17 @@ def _row(param: Param) -> Row:
 
 
 def _show(
-    usage: str, texts: Sequence[str], panels: Mapping[str, Sequence[Row]], examples: Sequence[str]
+    usage: str,
+    texts: Sequence[str],
+    panels: Mapping[str, Sequence[Row]],
+    examples: Sequence[str],
+    color: str | None,
 ) -> None:
     try:
-        color = config.load().get("color")
+        color = config.load(flags={"color": color}).get("color")
     except VctlError:  # a page helps also where a setting is wrong
         color = "auto"
-    page = _Page(Screen.on(sys.stdout, color=color))
+    page = _Page(Screen.on(sys.stdout, color=color or "auto"))
     columns = _widths([row for section, rows in panels.items() if section != "Options" for row in rows])
     lines = ["", *page.text(f"Usage: {usage}", "usage"), ""]
     for text in filter(None, texts):

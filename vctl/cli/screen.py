@@ -7,11 +7,12 @@ here may contain colours.
 
 import io
 import os
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any, TextIO
 
-from vctl.cli.table import GIVES, MATTERS, MIN_WIDTH, Bar, Cell, Column
+from vctl.cli.cut import apart
+from vctl.cli.table import GIVES, LEAST_WIDTH, MATTERS, MIN_WIDTH, Bar, Cell, Column
 from vctl.cli.words import named
 from vctl.config import DUMB
 from vctl.core.listed import Alike, Values, filled, mapped
@@ -64,7 +65,10 @@ class Screen:
         height: int | None = None,
         header: bool = True,
         fine: bool = True,
+        prompt: int = 1,
     ) -> None:
+        self.prompt = prompt
+        """The lines below the output that the prompt of the shell needs."""
         self.colour = colour
         self.width = width
         self.height = height
@@ -185,7 +189,11 @@ class Screen:
         for column, content, width in zip(columns, contents, widths, strict=False):
             texts, pattern = content.texts, f"%{width if column.right else -width}s"
             if content.width > width or content.is_drawn or self.colour:
-                texts, pattern = mapped(partial(self._fitted, column, width), content.cells, texts), "%s"
+                cuts = apart(texts, width, self.mark) if column.middle and content.width > width else {}
+                texts, pattern = (
+                    mapped(partial(self._fitted, column, width, cuts), content.cells, texts),
+                    "%s",
+                )
             elif column is columns[-1] and not column.right:
                 pattern = "%s"
             patterns.append((f"{gap if patterns else ''}{pattern}", texts))
@@ -194,10 +202,17 @@ class Screen:
             lines = block[:-1]
             yield Drawn("\n".join(map(str.rstrip, lines.split("\n"))) if " \n" in block else lines)
 
-    def _fitted(self, column: Column, width: int, cell: "str | int | Cell | Bar", whole: str | int) -> str:
-        """A cell, cut or padded to the width of its column; ``whole`` is its uncut text."""
+    def _fitted(
+        self,
+        column: Column,
+        width: int,
+        cuts: Mapping[str, str],
+        cell: "str | int | Cell | Bar",
+        whole: str | int,
+    ) -> str:
+        """A cell, cut or padded to the width of its column; ``whole`` is its uncut text, ``cuts`` has known cuts."""
         if not isinstance(cell, Bar):
-            text = str(whole)
+            text = cuts.get(str(whole), str(whole))
             if len(text) > width or not text.isascii():
                 text = self._cut(text, width, middle=column.middle)
             if not self.colour:
@@ -229,8 +244,13 @@ class Screen:
         ranks = [column.rank for column in columns[: len(widths)]]
         for rank in range(GIVES, MATTERS + 1):
             _narrow(widths, floors, [i for i, own in enumerate(ranks) if own == rank], capacity)
-        for rank in range(GIVES, MATTERS + 1):
-            _narrow(widths, [1] * len(widths), [i for i, own in enumerate(ranks) if own == rank], capacity)
+        least = [
+            width if column.whole else min(width, LEAST_WIDTH[column.rank])
+            for column, width in zip(columns, widths, strict=False)
+        ]
+        for limits in (least, [1] * len(widths)):  # a state is cut after everything else
+            for rank in range(GIVES, MATTERS + 1):
+                _narrow(widths, limits, [i for i, own in enumerate(ranks) if own == rank], capacity)
         return widths
 
     def pairs(self, rows: Iterable[tuple[str, Cell | str]], *, raw: Sequence[str] = ()) -> Iterator[Drawn]:

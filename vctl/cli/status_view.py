@@ -1,10 +1,11 @@
 """The drawing of ``vctl status``: nodes, resources, the tree, running jobs, the queue head, the last failures."""
 
+import re
 from collections.abc import Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 from vctl.cli import tree, words
-from vctl.cli.columns import WIDE, cluster, state
+from vctl.cli.columns import SMALL, WIDE, cluster, number
 from vctl.cli.table import GIVES, Bar, Cell, Column, key, matters
 from vctl.core.resources import CPU, GPU, MEMORY
 from vctl.spec.quantities import format_duration
@@ -14,10 +15,12 @@ if TYPE_CHECKING:
 
 Data = Mapping[str, Any]
 MAX_CLUSTERS = 20
-PROMPT = 1
-"""The line that a low screen keeps free for the prompt of the shell."""
+LOW = 30
+"""Screens of at most so many lines have rows instead of empty lines between the sections, where not all rows fit."""
 MIN_LINES = 3
 """The least lines of a section on a low screen, with the heading of the table."""
+INNER = SMALL - 2
+"""The least width of a section on a terminal that has room for further columns."""
 WANTED = (CPU, GPU, MEMORY)
 """The resources that come first, and that a low screen shows too."""
 
@@ -54,10 +57,12 @@ def draw(screen: "Screen", data: Data) -> Iterator[str]:
     sections = [
         part for part in _sections(screen.inner, data) if part.lines or part.title.startswith("Queue")
     ]
+    has_empty_lines = True
     if screen.height is not None:
-        _fit(sections, screen.height - len(head) - PROMPT)
+        capacity = screen.height - len(head) - screen.prompt
+        has_empty_lines = screen.height > LOW or _height(sections) <= capacity
+        has_empty_lines = _fit(sections, capacity, has_empty_lines=has_empty_lines)
     yield from head
-    has_empty_lines = screen.height is None or _height(sections) + len(head) + PROMPT <= screen.height
     for part in sections:
         lines = list(screen.section(part.title, part.lines, part.note(screen)))
         yield from lines[0 if has_empty_lines else 1 :]
@@ -67,24 +72,28 @@ def _height(sections: list[Section]) -> int:
     return sum(section.height for section in sections)
 
 
-def _fit(sections: list[Section], capacity: int) -> None:
-    """Remove rows from the longest section until all sections fit; the empty lines between them are removed last."""
+def _fit(sections: list[Section], capacity: int, *, has_empty_lines: bool) -> bool:
+    """Remove rows from the longest section until all sections fit; returns whether empty lines between them do."""
     for least in (MIN_LINES, MIN_LINES - 1):
-        capacity += len(sections) * (least < MIN_LINES)  # without the empty lines
-        while _height(sections) > capacity:
+        has_empty_lines = has_empty_lines and least == MIN_LINES
+        present = capacity + len(sections) * (not has_empty_lines)
+        while _height(sections) > present:
             cuttable = [section for section in sections if len(section.lines) > max(least, section.least)]
             if not cuttable:
                 break
             longest = max(cuttable, key=lambda section: len(section.lines))
             longest.lines.pop()
             longest.hidden += 1
+        if _height(sections) <= present:
+            break
+    return has_empty_lines
 
 
 def _head(screen: "Screen", data: Data) -> Iterator[str]:
-    counts = [(f"{number} ", words.state(word)) for word, number in data["nodes"].items() if number]
+    counts = [(f"{count} ", words.state(word)) for word, count in data["nodes"].items() if count]
     parts: list[Any] = [("Nodes", "bold"), f"      {sum(data['nodes'].values())}"]
-    for index, (number, cell) in enumerate(counts):
-        parts += [", " if index else ": ", number, (cell.text, cell.colour)]
+    for index, (count, cell) in enumerate(counts):
+        parts += [", " if index else ": ", count, (cell.text, cell.colour)]
     yield from screen.text(*parts)
     scheduler = data["scheduler"]
     scheduler_text = ("starting" if scheduler.get("starting") else "not running", "yellow")
@@ -145,6 +154,15 @@ def _with_members(job: Data) -> str:
     return f"{job['submission_id']} +{behind}" if behind else str(job["submission_id"])
 
 
+_FREE = re.compile(r"free: |in .+, from which .+ can grow: ")
+
+
+def _useful_first(message: str) -> str:
+    """A reason with what is free on each node behind everything else: it is cut first."""
+    clauses = message.split("; ")
+    return "; ".join(sorted(clauses, key=lambda clause: _FREE.match(clause) is not None))
+
+
 _RESOURCES = [
     Column("RESOURCE", "name"),
     Column("TOTAL", _figure("total"), right=True),
@@ -160,8 +178,9 @@ _BELOW = [
 ]
 _RUNNING = [
     key("JOB", "submission_id"),
-    Column("USER", "user"),
-    cluster("CLUSTER", "parent_cluster_id"),
+    number("ID"),
+    Column("USER", "user", at=INNER),
+    cluster("CLUSTER", "parent_cluster_id", at=INNER),
     Column("NODES", lambda job: words.few(job["node_ids"]), middle=True),
     Column("CPU", lambda job: words.amount("CPU", job["resources"].get("CPU", 0)), right=True),
     Column("GPU", lambda job: words.amount("GPU", job["resources"].get("GPU", 0)), right=True),
@@ -171,18 +190,20 @@ _RUNNING = [
 ]
 _QUEUE = [
     key("JOB", _with_members),
+    number("ID"),
     Column("USER", "user", at=WIDE),
-    cluster("CLUSTER", "parent_cluster_id"),
+    cluster("CLUSTER", "parent_cluster_id", at=INNER),
     Column("POS", "queue_position", right=True),
     Column("PRIO", "priority", right=True),
-    state("REASON", lambda job: Cell(job["state_reason"] or "", "yellow")),
+    Column("REASON", lambda job: Cell(job["state_reason"] or "", "yellow"), whole=True, at=WIDE),
     Column("START", lambda job: words.soon(job.get("expected_start")), at=WIDE),
-    matters("WHY", "message"),
+    matters("WHY", lambda job: _useful_first(job["message"] or "")),
 ]
 _FAILURES = [
     key("JOB", "submission_id"),
+    number("ID"),
     Column("USER", "user", at=WIDE),
-    state("REASON", lambda job: Cell(job.get("state_reason") or "", "red")),
+    Column("REASON", lambda job: Cell(job.get("state_reason") or "", "red"), whole=True, at=INNER),
     Column("EXIT", "exit_code", right=True),
     Column("AGO", lambda job: words.lasted(job.get("ended_at")), right=True),
     matters("MESSAGE", "message"),

@@ -9,6 +9,8 @@ GIVES, NORMAL, KEY, MATTERS = range(4)
 """The ranks of columns, in the order in which they become narrower on a narrow terminal."""
 MIN_WIDTH = {GIVES: 8, NORMAL: 8, KEY: 14, MATTERS: 21}
 """The least width of a column while columns of other ranks can still become narrower."""
+LEAST_WIDTH = {GIVES: 4, NORMAL: 4, KEY: 10, MATTERS: 12}
+"""The least width of a column while numbers and words of a fixed set are whole."""
 
 
 class Cell:
@@ -91,6 +93,6 @@ def key(heading: str, show: str | Callable[[Mapping[str, Any]], Any]) -> Column:
     return Column(heading, show, middle=True, rank=KEY)
 
 
-def matters(heading: str, show: str | Callable[[Mapping[str, Any]], Any], *, raw: bool = False) -> Column:
+def matters(heading: str, show: str | Callable[[Mapping[str, Any]], Any], *, at: int = 0) -> Column:
     """The most important column, which is cut last."""
-    return Column(heading, show, rank=MATTERS, raw=raw)
+    return Column(heading, show, rank=MATTERS, at=at)

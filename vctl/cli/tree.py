@@ -4,7 +4,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from vctl.cli import words
-from vctl.cli.columns import WIDE
+from vctl.cli.columns import SMALL, WIDE, number
 from vctl.cli.table import KEY, Bar, Cell, Column
 
 if TYPE_CHECKING:
@@ -69,11 +69,12 @@ def _jobs(word: str) -> Any:
 
 _COLUMNS = [
     Column("CLUSTER", "position", middle=True, rank=KEY),
+    number("JOB"),
     Column("KIND", _state, whole=True),
-    Column("USE", _bar, whole=True),
+    Column("USE", _bar, whole=True, at=SMALL - 2),
     Column("CPU", _amount("CPU"), right=True),
     Column("GPU", _amount("GPU"), right=True),
-    Column("MEM", _amount("memory"), right=True),
+    Column("MEM", _amount("memory"), right=True, at=SMALL - 2),
     Column("OTHERS", _others, at=WIDE),
     Column("RUN", _jobs("running"), right=True),
     Column("WAIT", _jobs("pending"), right=True),

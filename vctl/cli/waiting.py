@@ -6,7 +6,7 @@ import os
 import signal
 import sys
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager, suppress
 from typing import TYPE_CHECKING, Any
 
@@ -15,6 +15,7 @@ from vctl.cli.command_client import INTERRUPTED
 from vctl.cli.progress import Progress
 from vctl.core import jobs as jb
 from vctl.core.caller import Caller
+from vctl.core.text import VisibleLines
 from vctl.errors import BadSpec, NotFound, TimedOut
 from vctl.ops.forms import exit_code, failure_of
 from vctl.ops.logs import write_out
@@ -64,6 +65,7 @@ def follow(
     progress: bool,
     stop_on_interrupt: bool = False,
     silent: bool = False,
+    raw: bool = False,
     merged: bool = False,
 ) -> int:
     """Wait for the end of a job or task; returns its exit code. Ctrl-C detaches, or stops the job.
@@ -72,7 +74,7 @@ def follow(
     output of its members.
     """
     name, array = str(form[KEYS[kind]]), "array" in form and not merged
-    shows = not (array or silent)
+    shows = None if array or silent else write_out if raw else _writer(call, kind, form)
     warn_of_itself(call, name)
     with _interruptible(call):
         line = Progress(sys.stderr, always=progress or (array and not silent))
@@ -152,20 +154,36 @@ def _all(call: Call, kind: Kind, refs: Sequence[str], code: int) -> Answer:
     )
 
 
-def print_log(call: Call, kind: Kind, ref: str, *, follows: bool, tail: int | None, progress: bool) -> int:
-    """Print the present output of a job or task, or follow it; where a job has none, tell why it has not started."""
+def _writer(call: Call, kind: Kind, form: Form) -> Callable[[bytes], None]:
+    """What writes the output of a job or task: on a terminal, control sequences of another user are only shown."""
+    if not sys.stdout.isatty():
+        return write_out
+    owner = form if kind == JOBS else get(call, JOBS, str(form["job_id"])) if form.get("job_id") else None
+    if owner is None or owner["user"] == ops.nodes.author():
+        return write_out
+    lines = VisibleLines()
+    return lambda block: write_out(lines.shown(block))
+
+
+def print_log(
+    call: Call, kind: Kind, ref: str, *, follows: bool, tail: int | None, progress: bool, raw: bool = False
+) -> int:
+    """Print the present output of a job or task, or follow it; where a job has none, tell why it has not started.
+
+    ``raw``: with the control sequences of another user, too.
+    """
     if tail is not None and (follows or tail < 0):
         problem = "it cannot be combined with --follow" if follows else f"{tail} is negative"
         raise BadSpec(f"--tail: {problem}", fix="leave one of the two out" if follows else "write 0 or more")
     if follows:
         form = get(call, kind, ref)
         _warn_of_own_end(call, kind, form)
-        return follow(call, kind, form, progress=progress, merged=True)
+        return follow(call, kind, form, progress=progress, raw=raw, merged=True)
     written = False
+    write = write_out if raw or not sys.stdout.isatty() else _writer(call, kind, get(call, kind, ref))
     for block in call.backend.log(kind, ref, tail=tail):
         written = written or bool(block)
-        sys.stdout.buffer.write(block)
-    sys.stdout.buffer.flush()
+        write(block)
     if not written and kind == JOBS:
         job = get(call, kind, ref)
         name, why = job["submission_id"], job["message"] or job["state_reason"]
@@ -255,17 +273,17 @@ def _until_over(
     name: str,
     line: Progress,
     *,
-    shows: bool = False,
+    shows: Callable[[bytes], None] | None = None,
     give_up: float | None = None,
 ) -> Form | None:
-    """Wait until a job or task is over; returns its form, None if it was deleted. ``shows``: its output, too.
+    """Wait until a job or task is over; returns its form, None if it was deleted. ``shows`` writes its output, too.
 
     Raises TimedOut at the time ``give_up``.
     """
     try:
-        if shows:
+        if shows is not None:
             with suppress(NotFound):  # it was deleted meanwhile
-                _show(call, kind, name, line)
+                _show(call, kind, name, line, shows)
         while True:
             timeout_s = line.EVERY_S if line.active else None
             if give_up is not None:
@@ -294,8 +312,8 @@ def _with_start(call: Call, form: Form | None, line: Progress) -> Form | None:
     return form
 
 
-def _show(call: Call, kind: Kind, name: str, line: Progress) -> None:
-    """Write the output of a job or task to stdout until it is over, with the progress line while there is none."""
+def _show(call: Call, kind: Kind, name: str, line: Progress, write: Callable[[bytes], None]) -> None:
+    """Write the output of a job or task until it is over, with the progress line while there is none."""
     every_s = line.EVERY_S if line.active else None
     blocks = call.backend.follow(kind, name, offset=line.shown, every_s=every_s)
     with closing(blocks):  # type: ignore[type-var]  # a generator has close
@@ -304,7 +322,7 @@ def _show(call: Call, kind: Kind, name: str, line: Progress) -> None:
                 over, form = call.backend.wait(kind, name, 0)
                 line.see(_with_start(call, form, line), over=over, follows=True)
             line.shown += len(block)
-            write_out(block)
+            write(block)
 
 
 @contextmanager

@@ -96,29 +96,39 @@ def until(end: str | None) -> str:
 
 
 def value(name: str, given: Any) -> str:
-    """Any JSON value on one line."""
+    """Any JSON value on one line, without the marks of JSON."""
     if given is None:
         return "-"
     if isinstance(given, bool):
         return "yes" if given else "no"
     if isinstance(given, (int, float)) and name.endswith("_s"):
         return format_duration(int(given) if given >= 1 else round(given, 3))
-    if isinstance(given, (int, float)) and name.endswith("_memory"):
+    if isinstance(given, (int, float)) and (name in SIZES or name.endswith("_memory")):
         return amount("memory", given)
     if isinstance(given, Mapping):
-        numbers = all(
-            isinstance(inner, (int, float)) and not isinstance(inner, bool) for inner in given.values()
-        )
-        if "resources" in name.lower() or name.lower() in ("available", "used", "total", "labels"):
-            return (amounts(given) if numbers else ", ".join(f"{k}={v}" for k, v in given.items())) or "-"
-        if not given:
-            return "-"
-        if name == "queue":
-            settings = {key: value(key, setting) for key, setting in given.items() if setting is not None}
-            return ", ".join(f"{key.removesuffix('_s')} {words}" for key, words in settings.items())
-        import json
-
-        return json.dumps(given, ensure_ascii=False)
+        return _fields(name, given) or "-"
     if isinstance(given, list):
-        return ", ".join(value(name, inner) for inner in given) or "-"
+        parts = [value(name, inner) for inner in given]
+        return (
+            ", ".join(
+                f"({part})" if isinstance(inner, Mapping) else part
+                for inner, part in zip(given, parts, strict=True)
+            )
+            or "-"
+        )
     return str(given)
+
+
+def _fields(name: str, given: Mapping[str, Any]) -> str:
+    """The fields of an object in a row, those of objects inside it in parentheses."""
+    numbers = all(isinstance(inner, (int, float)) and not isinstance(inner, bool) for inner in given.values())
+    if "resources" in name.lower() or name.lower() in ("available", "used", "total", "labels"):
+        return amounts(given) if numbers else ", ".join(f"{k}={v}" for k, v in given.items())
+    if name == "queue":
+        settings = {key: value(key, setting) for key, setting in given.items() if setting is not None}
+        return ", ".join(f"{key.removesuffix('_s')} {words}" for key, words in settings.items())
+    return ", ".join(
+        f"{key} ({words})" if isinstance(inner, (Mapping, list)) and inner else f"{key} {words}"
+        for key, inner in given.items()
+        for words in [value(key, inner)]
+    )

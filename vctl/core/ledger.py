@@ -256,23 +256,39 @@ class Ledger:
     def rearrange(
         self, removed: Sequence[str], placed: Sequence[VNode], /, *, for_start: bool = False
     ) -> None:
-        """Release virtual nodes, then place or change others. Applied again, it does nothing."""
-        for vnode_id in removed:
-            if vnode_id in self.vnodes:
-                self.release(vnode_id)
-        latest = {vnode.vnode_id: vnode for vnode in placed}  # the last step of each virtual node
-        changed = [vnode for vnode in latest.values() if self.vnodes.get(vnode.vnode_id) != vnode]
-        for vnode in reversed(changed):  # give back first: one may get what another gives back
-            old = self.vnodes.get(vnode.vnode_id)
-            if old is not None and (old.parent_id, old.node_id) == (vnode.parent_id, vnode.node_id):
-                self.capacities[old.parent_id or ""].give_back(old.allocation)
-            elif old is not None:
-                self.release(old.vnode_id)
-        for vnode in changed:
+        """Release virtual nodes, and place or change others, all at once. Applied again, it does nothing.
+
+        What lies inside goes before what is around it, and comes after it, in whatever order they are given.
+        """
+        gone, stay = {one: self.vnodes[one] for one in removed if one in self.vnodes}, list[VNode]()
+        changed: dict[str, VNode] = {}
+        for vnode_id, vnode in {vnode.vnode_id: vnode for vnode in placed}.items():  # the last step of each
+            old = self.vnodes.get(vnode_id)
+            if old == vnode and vnode_id not in gone:
+                continue
+            changed[vnode_id] = vnode
+            if old is None or vnode_id in gone:
+                continue
+            if (old.parent_id, old.node_id) == (vnode.parent_id, vnode.node_id):
+                stay.append(old)
+            else:
+                gone[vnode_id] = old  # the same id comes again elsewhere
+        for old in reversed(self._outer_first(gone)):
+            self.release(old.vnode_id)
+        for old in stay:  # give back first: one may get what another gives back
+            self.capacities[old.parent_id or ""].give_back(old.allocation)
+        for vnode in self._outer_first(changed):
             if vnode.vnode_id in self.vnodes:
                 self._resize(vnode, for_start=for_start)
             else:
                 self.assign(vnode, for_start=for_start)
+
+    def _outer_first(self, vnodes: Mapping[str, VNode]) -> list[VNode]:
+        def depth(vnode: VNode) -> int:
+            parent = vnodes.get(vnode.parent_id or "")
+            return 0 if parent is None else 1 + depth(parent)
+
+        return list(vnodes.values()) if len(vnodes) < 2 else sorted(vnodes.values(), key=depth)
 
     def assign(self, vnode: VNode, *, for_start: bool = False) -> None:
         """Place a virtual node in its parent's. ``for_start``: for one job, so no node counts as joined."""

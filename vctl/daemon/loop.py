@@ -17,7 +17,7 @@ from vctl.daemon.notifier import Notifier
 from vctl.daemon.scheduler import Scheduler
 from vctl.daemon.trouble import say
 from vctl.engine.settings import LeaseTerms
-from vctl.errors import Conflict, DiskTrouble, Unreachable, VctlError
+from vctl.errors import Conflict, DiskTrouble, Unreachable, VctlError, known
 from vctl.ops import background
 from vctl.ray.daemon import ray_nodes
 from vctl.runtime.detached import settle_in, use_cpus
@@ -70,7 +70,9 @@ def run_in_background(home: Path, config: Config, start: StartLock) -> int:
             return _rule(store, config, lock, signals, kind=BACKGROUND)
     except VctlError:
         raise
-    except Exception:
+    except Exception as error:
+        if (trouble := known(error)) is not None:
+            raise trouble from error
         traceback.print_exc()  # this log is the only place where a user can see it
         raise
 
@@ -115,7 +117,7 @@ def _scheduler_of(store: Store, config: Config, *, kind: str) -> Scheduler:
 
         runtime = RayRuntime(store.home, address)
     else:
-        runtime = LocalRuntime(store.home)
+        runtime = LocalRuntime(store.home, apart=bool(config.get("supervisor_per_job")))
     duration = config.get("lease_duration")
     return Scheduler(
         store,

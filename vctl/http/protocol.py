@@ -8,7 +8,7 @@ import resource
 import socket
 import sys
 from types import FrameType
-from typing import Any
+from typing import Any, ClassVar
 
 import h11
 import uvicorn
@@ -25,6 +25,8 @@ BODY_S = 60.0
 """Seconds for the body of a request."""
 UPLOAD_S = 900.0
 """Seconds for the body of an upload, which may be large."""
+HALF_OPEN_PART = 4
+"""One peer may have this part of the connections (a quarter) with requests that have not arrived completely."""
 WAITING = 2048
 """The most connections that wait until the server accepts them."""
 
@@ -34,6 +36,8 @@ class Protocol(H11Protocol):
 
     connection_limit = 1000
     """Connections at a time."""
+    half_open: ClassVar[dict[str, dict[Protocol, None]]] = {}
+    """Peer -> its connections with a request that has not arrived completely, those that wait longest first."""
     _phase: object = None
     _timer: asyncio.TimerHandle | None = None
     _upgraded = False
@@ -65,6 +69,7 @@ class Protocol(H11Protocol):
         """The connection is over."""
         if self._timer is not None:
             self._timer.cancel()
+        self._note_half_open(awaits=False)
         super().connection_lost(exc)
 
     def _watch(self) -> None:
@@ -82,6 +87,25 @@ class Protocol(H11Protocol):
         if self._timer is not None:
             self._timer.cancel()
         self._timer = None if phase is None else self.loop.call_later(phase[1], self._too_slow, *phase)
+        self._note_half_open(awaits=phase is not None)
+
+    def _note_half_open(self, *, awaits: bool) -> None:
+        """Note whether a request is awaited here. A peer that leaves too many of them open loses the oldest."""
+        peer = "" if self.client is None else self.client[0]
+        mine = self.half_open.setdefault(peer, {})
+        if awaits:
+            mine.setdefault(self)
+            if len(mine) > max(1, self.connection_limit // HALF_OPEN_PART):
+                oldest = next(iter(mine))
+                del mine[oldest]
+                too_many = Crowded(
+                    "too many unfinished requests of one peer", fix="send each request at once"
+                )
+                oldest._hang_up(too_many)  # noqa: SLF001 - another one of this class
+        else:
+            mine.pop(self, None)
+            if not mine:
+                del self.half_open[peer]
 
     def _too_slow(self, what: str, limit_s: float) -> None:
         self._hang_up(
@@ -121,7 +145,7 @@ def capacity() -> tuple[int, int]:
 
 def limited() -> type[Protocol]:
     """The protocol with the limit of connections."""
-    return type("Limited", (Protocol,), {"connection_limit": capacity()[0]})
+    return type("Limited", (Protocol,), {"connection_limit": capacity()[0], "half_open": {}})
 
 
 class Complaints:

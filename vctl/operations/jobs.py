@@ -170,6 +170,9 @@ def list_jobs(
     cluster: Annotated[str | None, Opt(help="Only jobs of this cluster.")] = None,
     members: Annotated[bool, Opt(help="List array members one by one.")] = True,
     forecast: Annotated[bool, Opt(help="Say when waiting jobs are expected to start.")] = True,
+    by_turn: Annotated[
+        bool, Opt(help="Running jobs first, then the queues in their order, then finished jobs.")
+    ] = False,
     named: Annotated[
         Sequence[str],
         Opt(wire="job", longest=1000, help="Only these: ids, patterns and ranges of members; repeatable."),
@@ -184,6 +187,7 @@ def list_jobs(
         cluster=cluster,
         members=members,
         forecast=forecast,
+        by_turn=by_turn,
         named=named,
     )
 

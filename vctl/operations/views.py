@@ -33,10 +33,20 @@ EventsIn = Annotated[
 ]
 
 
+MAX_ROWS = 1000
+
+
 @operation("status", "GET /status")
-def status(context: Context, cluster: Cluster = None) -> "Status":
+def status(
+    context: Context,
+    cluster: Cluster = None,
+    rows: Annotated[
+        int | None,
+        Opt(minimum=0, maximum=MAX_ROWS, help="The most running jobs, and the most waiting jobs."),
+    ] = None,
+) -> "Status":
     """Show running jobs, waiting jobs and free resources."""
-    return ops.overview.status(context.store, cluster)
+    return ops.overview.status(context.store, cluster, rows)
 
 
 @operation("scheduler", "GET /scheduler")

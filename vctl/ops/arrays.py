@@ -178,16 +178,25 @@ def list_(
     within: tuple[str, Sequence[object]],
     limit: int | None,
     named: Collection[str] | None = None,
+    by_turn: bool = False,
 ) -> tuple[list[ArrayForm], int]:
     """The newest arrays, and how many there are; without ``all`` only arrays with a member that is not over.
 
-    ``within``: an SQL condition on their jobs ``j`` and its values. ``named``: only these.
+    ``within``: an SQL condition on their jobs ``j`` and its values. ``named``: only these. ``by_turn``: those that run
+    first, then those that wait, the oldest first.
     """
     rows = table.matching(store, *within)
     if named is not None:
         rows = [row for row in rows if row["array_id"] in named]
-    if not all:
-        rows = table.unfinished(store, rows)
+    if by_turn or not all:
+        unfinished = table.unfinished(store, rows)
+        if by_turn:
+            run, known = table.with_running(store), {row["array_id"] for row in unfinished}
+            rest = [row for row in rows if row["array_id"] not in known] if all else []
+            running = [row for row in unfinished if row["array_id"] in run]
+            rows = [*running, *(row for row in reversed(unfinished) if row["array_id"] not in run), *rest]
+        else:
+            rows = unfinished
     return [form(store, row) for row in rows[:limit]], len(rows)
 
 

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from vctl.core import resources as rs
 from vctl.core.clusters import JOB, LOGICAL, PRIMARY, SUB, Cluster, ClusterSpec, Group, VNode
 from vctl.core.ledger import Ledger
-from vctl.core.resources import Amounts, within
+from vctl.core.resources import Amounts
 from vctl.core.values import replace
 from vctl.core.wording import cluster_text, listed
 from vctl.engine.changes import ClusterAdded, ClusterChanged, ClusterDetached, VNodesChanged
@@ -291,22 +291,11 @@ def settle_leases(store: Store, ledger: Ledger, cluster_id: str) -> None:
 def _difference(
     ledger: Ledger, cluster_id: str, before: Mapping[str, VNode], growth: Sequence[Grow]
 ) -> VNodesChanged:
-    """The changed virtual nodes in a legal order: shrunk ones first, then grown parents, then new and larger ones."""
-    own = [ledger.vnodes[v] for v in ledger.members[cluster_id]]
+    """What changed: virtual nodes of the cluster itself, and those of others that grew for it."""
+    own = [ledger.vnodes[one] for one in ledger.members[cluster_id]]
     removed = tuple(vnode_id for vnode_id in before if vnode_id not in ledger.vnodes)
-    shrunk: list[VNode] = []
-    more: list[VNode] = []
-    for vnode in own:
-        old = before.get(vnode.vnode_id)
-        if old != vnode:
-            # a virtual node that moves comes after the grown ones, as one of them may be its new parent
-            same_parent = old is not None and old.parent_id == vnode.parent_id
-            less = (
-                same_parent and old is not None and within(vnode.allocation.amounts, old.allocation.amounts)
-            )
-            (shrunk if less else more).append(vnode)
     grown = (step.after for step in growth if step.after.cluster_id != cluster_id)
-    return VNodesChanged(removed, (*shrunk, *grown, *more))
+    return VNodesChanged(removed, (*grown, *(one for one in own if before.get(one.vnode_id) != one)))
 
 
 def _change(

@@ -134,16 +134,27 @@ def tree(store: Store, cluster_id: str | None = None) -> ClusterTree:
 
     with store.snapshot():
         top = existing(store, cluster_id)
-        return _tree(store, top, capacities(store), job_views.counts_by_cluster(store))
+        numbers = {row["cluster_id"]: row["job_id"] for row in table.all_rows(store)}
+        return _tree(store, top, capacities(store), job_views.counts_by_cluster(store), numbers)
 
 
 def _tree(
-    store: Store, cluster_id: str, sums: Mapping[str, Capacity], jobs: Mapping[str, Mapping[str, int]]
+    store: Store,
+    cluster_id: str,
+    sums: Mapping[str, Capacity],
+    jobs: Mapping[str, Mapping[str, int]],
+    numbers: Mapping[str, int | None],
 ) -> ClusterTree:
     form = get_cluster(store, cluster_id)
-    below = [_tree(store, child, sums, jobs) for child in form["children"]]
+    below = [_tree(store, child, sums, jobs, numbers) for child in form["children"]]
     counts = {"pending": 0, "running": 0, **jobs.get(cluster_id, {})}
-    return {**form, **sums[cluster_id].form(), "job_counts": counts, "tree": below}
+    return {
+        **form,
+        **sums[cluster_id].form(),
+        "job_id": numbers.get(cluster_id),
+        "job_counts": counts,
+        "tree": below,
+    }
 
 
 def _primary_form(store: Store) -> ClusterForm:

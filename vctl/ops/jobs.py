@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from bisect import bisect_left
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from functools import partial
 from itertools import accumulate, chain, takewhile
 from typing import TYPE_CHECKING, TypeVar
 
@@ -14,7 +15,7 @@ from vctl.core.listed import Alike, Values, field_of, joined, runs
 from vctl.core.spans import spans_of
 from vctl.core.wording import cluster_text
 from vctl.errors import BadSpec, Conflict, NotFound, VctlError
-from vctl.ops import arrays, forms, logs, matching, rights, scope
+from vctl.ops import arrays, forms, late_starts, logs, matching, rights, scope
 from vctl.ops.forms import Shown, parse_filters
 from vctl.spec.ids import LAST
 from vctl.spec.options import parse_array
@@ -153,11 +154,13 @@ def list_jobs(
     cluster: str | None = None,
     members: bool = True,
     forecast: bool = True,
+    by_turn: bool = False,
     named: Sequence[str] = (),
 ) -> tuple[Sequence[JobForm], int]:
     """Jobs, newest first, and their number without the limit. Without ``all`` only unfinished jobs.
 
     Without ``members`` each array is one entry. ``forecast``: with the expected starts of those that wait.
+    ``by_turn``: running ones first, then the queues in their order, then finished ones.
     ``named``: only the jobs with these ids, patterns and ranges. Raises NotFound for one that names none.
     """
     parsed = parse_filters(filters, FILTER_KEYS)
@@ -182,24 +185,22 @@ def list_jobs(
             parts.append(among)
             values += its_values
         where = " AND ".join(part for part in parts if part != "1") or "1"
-        listed, total = _listed(
-            store,
-            states,
-            (where, values),
-            limit,
-            derived,
-            own,
-            None if numbers is None else {*numbers},
-            forecast=forecast,
-        )
+        only = None if numbers is None else {*numbers}
+        within_ = (where, values)
+        read = partial(_listed, store, within=within_, derived=derived, own=own, only=only, forecast=forecast)
+        listed: Sequence[JobForm]
+        if by_turn:
+            from vctl.ops import turns
+
+            queued = partial(turns.queued, store, within_, own, partial(_forms, store, forecast=forecast))
+            listed, total = turns.in_turn(read, None if derived or named else queued, states, limit)
+        else:
+            listed, total = read(states, limit=limit)
         if not members:
             entries, count = arrays.list_(
-                store,
-                all=all,
-                within=scope.of_jobs(store, cluster),
-                limit=None if parsed else limit,
-                named=its_arrays,
-            )
+                store, all=all, within=scope.of_jobs(store, cluster), limit=None if parsed else limit,
+                named=its_arrays, by_turn=by_turn,
+            )  # fmt: skip
             if parsed:
                 entries = [form for form in entries if forms.matches(form, parsed)]
                 count = len(entries)
@@ -207,7 +208,8 @@ def list_jobs(
             if entries:
                 if forecast:
                     entries = _forecast(entries, store)  # type: ignore[assignment]
-                listed = _merged([*listed, *entries], limit)
+                sort = turns.merged if by_turn else _merged
+                listed = sort([*listed, *entries], limit)
     return listed, total
 
 
@@ -252,10 +254,8 @@ def _listed(
         return _merged([*(waiting[n] for n in at[:limit]), *others], limit), total + len(at)
     shared = folded.among(store, f"{job_views.in_states(states)} AND {where}", values) if states else []
     narrowed, its_values = job_views.condition(store, own)
-    where, values = (
-        " AND ".join(part for part in (where, narrowed) if part != "1") or "1",
-        [*values, *its_values],
-    )
+    where = " AND ".join(part for part in (where, narrowed) if part != "1") or "1"
+    values = [*values, *its_values]
     if shared:
         return _with_shared(store, states, (where, values), limit, {
             row["job_id"]: numbers for row in shared
@@ -310,7 +310,7 @@ def _forms(
     forecast: bool,
 ) -> Sequence[JobForm]:
     columns = job_views.listed(store, COLUMNS, where, values, members)
-    if jb.PENDING not in columns["status"]:
+    if jb.PENDING not in columns["status"] and not late_starts.among(store, columns["status"]):
         shown = joined([*zip(columns["state_reason"], columns["message"], strict=True)])
         return forms.jobs(store, columns, Alike(None, len(shown)), shown)
     from vctl.ops.positions import positions
@@ -340,7 +340,7 @@ def _reasons(store: Store, columns: Mapping[str, Values]) -> Values:
     for kind, neighbours in runs(*(columns[name] for name in ALIKE), _held_by_array(columns)):
         numbers = columns["job_id"][neighbours.start : neighbours.stop]
         if kind[0] != jb.PENDING:
-            shown.append(Alike(kind[1:3], len(numbers)))
+            shown.append(late_starts.shown(reasons, kind[0], numbers, kind[1:3]))
             continue
         waits_for = kind[ALIKE.index("waits_for")]
         if not winners and not waits_for and kind not in known:

@@ -33,8 +33,11 @@ FAILURES = 5
 FAILURES_NS = 24 * 3600 * 10**9
 
 
-def status(store: Store, cluster_id: str | None = None) -> Status:
-    """The resources, running jobs, waiting jobs and failures of the last day of a cluster; by default the primary."""
+def status(store: Store, cluster_id: str | None = None, rows: int | None = None) -> Status:
+    """The resources, running jobs, waiting jobs and failures of the last day of a cluster; by default the primary.
+
+    ``rows``: the most running jobs and the most waiting jobs.
+    """
     with store.snapshot():
         top = existing(store, cluster_id)
         sums = capacities(store)
@@ -43,15 +46,16 @@ def status(store: Store, cluster_id: str | None = None) -> Status:
         within = scope.of_jobs(store, top)
         is_of_a_job = JOB_MARK in top
         counts = _counts(store, within) if is_of_a_job else _sums(jobs, lines)
-        running = job_views.running(store, RUNNING, *within)
+        running = job_views.running(store, RUNNING if rows is None else rows, *within)
         head: list[WaitingLine] = []
         if counts["pending"]:
             from vctl.ops import queue_head  # what tells positions and reasons is loaded where jobs wait
 
+            most = queue_head.HEAD if rows is None else rows
             if is_of_a_job:
-                head = queue_head.within(store, *within)
+                head = queue_head.within(store, *within, most)
             else:
-                head = queue_head.head(store, jobs, lines)
+                head = queue_head.head(store, jobs, lines, most)
         own = sums[top].form()
         return {
             "cluster_id": top,
@@ -118,6 +122,7 @@ def _lines(
         lines.append(
             {
                 "cluster_id": cluster_id,
+                "job_id": None if row is None else row["job_id"],
                 "parent_id": None if row is None else row["parent_id"],
                 "kind": "primary" if row is None else row["kind"],
                 "state": "ACTIVE" if row is None else row["state"],
@@ -147,6 +152,7 @@ def _running(store: Store, row: Row) -> RunningLine:
     ran_s = (now - row["started_at"]) / 1e9
     limit_s = row["time_limit_s"]
     return {
+        "job_id": row["job_id"],
         "submission_id": row["submission_id"],
         "name": row["name"],
         "user": row["user"],
@@ -164,6 +170,7 @@ def _running(store: Store, row: Row) -> RunningLine:
 
 def _failure(row: Row) -> FailedLine:
     return {
+        "job_id": row["job_id"],
         "submission_id": row["submission_id"],
         "name": row["name"],
         "user": row["user"],

@@ -40,7 +40,7 @@ def position(store: Store, row: Row) -> int | None:
     policy = settings.queue_of(store, row["parent_cluster_id"])
     if is_plain(policy):
         return queues.position(store, row["parent_cluster_id"], row["priority"], row["job_id"])
-    return _place(_in_order(store, row["parent_cluster_id"], policy), row["job_id"])
+    return _place(in_order(store, row["parent_cluster_id"], policy), row["job_id"])
 
 
 def positions(store: Store, columns: Mapping[str, Values]) -> Values:
@@ -82,7 +82,7 @@ def positions(store: Store, columns: Mapping[str, Values]) -> Values:
         }
     listed = sorted(numbers) if special else []
     for cluster_id, policy in special.items():
-        for (first, count, row), place in _places(_in_order(store, cluster_id, policy)):
+        for (first, count, row), place in _places(in_order(store, cluster_id, policy)):
             its = listed[bisect_left(listed, first) : bisect_left(listed, first + count)]
             known |= {number: place + (number - first) * row["is_ready"] for number in its}
     return list(map(known.get, numbers))
@@ -94,7 +94,7 @@ def ahead(store: Store, row: Row) -> list[int]:
     policy = settings.queue_of(store, cluster_id)
     if is_plain(policy):
         return queues.ids_before(store, cluster_id, row["priority"], row["job_id"])
-    order = _in_order(store, cluster_id, policy)
+    order = in_order(store, cluster_id, policy)
     ready = (
         number for first, count, one in order if one["is_ready"] for number in range(first, first + count)
     )
@@ -114,7 +114,7 @@ def head(store: Store, cluster_id: str, limit: int) -> list[tuple[Row, int, int]
             heads.append((row, members, number))
             number += ready
         return heads
-    order = _in_order(store, cluster_id, policy)
+    order = in_order(store, cluster_id, policy)
     lines = dict[tuple[object, int], tuple[int, int, int]]()
     for (first, count, one), place in _places(order):
         line = (first if one["array_id"] is None else one["array_id"], one["priority"])
@@ -152,7 +152,7 @@ def _place(order: list[Part], job_id: int) -> int:
     )
 
 
-def _in_order(store: Store, cluster_id: str, policy: QueuePolicy) -> list[Part]:
+def in_order(store: Store, cluster_id: str, policy: QueuePolicy) -> list[Part]:
     """The waiting jobs of a queue in the order in which the scheduler takes them."""
     from vctl.scheduler.orders import order_key
 

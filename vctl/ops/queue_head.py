@@ -20,25 +20,26 @@ if TYPE_CHECKING:
     from vctl.spec.reports import ClusterLine, WaitingLine
 
 HEAD = 5
+"""The most jobs where nobody asks for more."""
 
 
 def head(
-    store: Store, jobs: Mapping[str, Mapping[str, int]], lines: Sequence[ClusterLine]
+    store: Store, jobs: Mapping[str, Mapping[str, int]], lines: Sequence[ClusterLine], most: int
 ) -> list[WaitingLine]:
     """The first waiting jobs of several clusters by priority, each with its position in its own queue."""
     heads = [
-        head_of(store, cluster_id, HEAD)
+        head_of(store, cluster_id, most)
         for cluster_id in (line["cluster_id"] for line in lines)
         if jobs.get(cluster_id, {}).get("pending")
     ]
     first = merge(*heads, key=lambda one: (-one[0]["priority"], one[0]["job_id"]))  # each keeps its own order
     reasons = Reasons(store)
-    return _lines(store, [*islice(first, HEAD)], reasons)
+    return _lines(store, [*islice(first, most)], reasons)
 
 
-def within(store: Store, where: str, values: Sequence[object]) -> list[WaitingLine]:
+def within(store: Store, where: str, values: Sequence[object], most: int) -> list[WaitingLine]:
     """The newest waiting jobs of a job's own cluster, by a condition on ``jobs j``."""
-    found = job_views.matching(store, f"{where} AND j.status = ?", [*values, PENDING], HEAD)
+    found = job_views.matching(store, f"{where} AND j.status = ?", [*values, PENDING], most)
     reasons = Reasons(store)
     return _lines(store, [(row, row["members"], position(store, row)) for row in found], reasons)
 
@@ -56,6 +57,7 @@ def _lines(store: Store, found: Sequence[tuple[Row, int, int | None]], reasons: 
 def _waiting(row: Row, members: int, place: int | None, reasons: Reasons, start: ExpectedForm) -> WaitingLine:
     reason, message = reasons.of(row)
     return {
+        "job_id": row["job_id"],
         "submission_id": row["submission_id"],
         "name": row["name"],
         "user": row["user"],

@@ -63,6 +63,8 @@ class Reasons:
 
     def of(self, row: Row) -> Shown:
         """Token and message of a row of ``job_views``."""
+        if row["status"] == jb.RUNNING and (late := self.late.get((row["job_id"], None))) is not None:
+            return jb.START_DELAYED, late
         if row["status"] != jb.PENDING:
             return row["state_reason"], row["message"]
         reason, message = self._gate(row)
@@ -73,6 +75,13 @@ class Reasons:
         if reason == jb.PREEMPTED:
             return jb.PREEMPTED, f"{message}; {self._words(row)}"
         return self._token(row), self._words(row)
+
+    @cached_property
+    def late(self) -> dict[tuple[int, str | None], str]:
+        """Jobs with a process that could not be started yet, and why."""
+        from vctl.ops import late_starts
+
+        return late_starts.reasons(self.store)
 
     def token(self, row: Row) -> str | None:
         """The token of ``of`` alone: without numbers in words, it costs much less."""

@@ -12,6 +12,7 @@ from vctl.core.clusters import PRIMARY
 from vctl.core.tasks import PendingTask
 from vctl.core.wording import amounts_text, cluster_text, counted, number_text
 from vctl.errors import NotFound, param
+from vctl.ops import late_starts
 from vctl.ops.forms import Shown
 from vctl.ops.reachable import Reachable
 from vctl.ops.reasons import FITS_NOW, UNSEEN
@@ -33,8 +34,16 @@ class TaskReasons:
         """The free resources, read on first use."""
         return Reachable(self.store)
 
+    @cached_property
+    def late(self) -> dict[late_starts.Work, str]:
+        """Tasks with a process that could not be started yet, and why."""
+        return late_starts.reasons(self.store)
+
     def of(self, row: Row) -> Shown:
         """Token and message of a row of ``tasks``."""
+        late = self.late.get((row["job_id"], row["task_id"])) if row["ended_at"] is None else None
+        if late is not None:
+            return jb.START_DELAYED, late
         if row["state"] != tk.PENDING_NODE:
             return row["state_reason"], row["message"]
         key = (

@@ -149,12 +149,13 @@ def _number(store: Store, ref: str | int) -> int:
 
 
 def _answer(form: JobForm) -> WhyJob:
+    message = _words(form["status"], form["message"], form["started_at"], form["ended_at"])
     return {
         "job_id": form["job_id"],
         "submission_id": form["submission_id"],
         "status": form["status"],
         "state_reason": form["state_reason"],
-        "message": _words(form["status"], form["message"], form["started_at"], form["ended_at"]),
+        "message": form["message"] or "" if form["state_reason"] == jb.START_DELAYED else message,
         "queue_position": form["queue_position"],
         "expected_start": form["expected_start"],
         "expected_start_basis": form["expected_start_basis"],

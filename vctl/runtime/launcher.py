@@ -15,6 +15,7 @@ import _ctypes
 import _socket  # the public module builds enums at import
 import gc
 import os
+import select
 import sys
 
 MYPY = False
@@ -25,18 +26,20 @@ else:
     import _signal as signal  # see processes.py
 
 if MYPY or __package__:
-    from vctl.runtime import frames, processes, supervisor
+    from vctl.runtime import frames, processes, spawning, supervisor
 else:
     # Behind the standard library, whose names must win over those of this directory.
     sys.path.append(os.path.dirname(os.path.abspath(__file__)))
     import frames
     import processes
+    import spawning
     import supervisor
 
 CHANNEL = 0
 _UPWARDS = 3  # the descriptor of the channel between a supervisor and its launcher
 MESSAGE_BYTES = 2 * supervisor.NUMBER_BYTES
 _MAX_FILES = 1 << 20
+_RETRY_MS = 1000
 # The C extension of ctypes, because importing ctypes takes 3 ms.
 _PRCTL = _ctypes.dlsym(_ctypes.dlopen("", os.RTLD_NOW), "prctl")
 _PR_SET_NAME, _PR_SET_CHILD_SUBREAPER = 15, 36
@@ -59,6 +62,7 @@ def main() -> None:
     gc.freeze()
     channel = _socket.socket(_socket.AF_UNIX, _socket.SOCK_SEQPACKET, 0, CHANNEL)
     channels: dict[bytes, _socket.socket] = {}
+    said = ""
     while True:
         message, given = frames.receive(channel, MESSAGE_BYTES)
         if not message:
@@ -66,14 +70,43 @@ def main() -> None:
         number, index = message[: supervisor.NUMBER_BYTES], message[supervisor.NUMBER_BYTES :]
         for line in given:
             if not (index in channels and _hand(channels[index], number, line)):
-                try:
-                    channels[index] = fork(home, boot)
-                    _hand(channels[index], number, line)
-                except OSError as error:
-                    channels.pop(index, None)
-                    if not any(_hand(other, number, line) for other in channels.values()):
-                        sys.stderr.write(f"cannot fork: {error.strerror}\n")
+                channels.pop(index, None)
+                while (problem := _fork_and_hand(home, boot, channels, index, number, line)) is not None:
+                    if said != problem:
+                        sys.stderr.write(f"{problem}\n")
+                        sys.stderr.flush()
+                        said = problem
+                    if _has_ended(channel):
+                        return
             os.close(line)  # if no supervisor got the line, this ends it, which the scheduler sees
+
+
+def _fork_and_hand(
+    home: bytes, boot: bytes, channels: dict[bytes, _socket.socket], index: bytes, number: bytes, line: int
+) -> str | None:
+    """Fork the supervisor of a place for a number, else give the number to another one.
+
+    Returns a message if there is none and the kernel has no process, memory or file left: that passes.
+    """
+    try:
+        channels[index] = fork(home, boot)
+    except OSError as error:
+        if any(_hand(other, number, line) for other in channels.values()):
+            return None
+        problem = f"cannot fork: {os.strerror(error.errno or 0)}"
+        if spawning.passes(error):
+            return f"{problem}; next try every {_RETRY_MS // 1000} s"
+        sys.stderr.write(f"{problem}\n")
+    else:
+        _hand(channels[index], number, line)
+    return None
+
+
+def _has_ended(channel: _socket.socket) -> bool:
+    """Whether the scheduler has closed the channel; waits before the next try."""
+    poll = select.poll()
+    poll.register(channel, 0)
+    return bool(poll.poll(_RETRY_MS))
 
 
 def _hand(to: _socket.socket, number: bytes, line: int) -> bool:

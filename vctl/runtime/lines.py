@@ -3,6 +3,7 @@
     H <number> <boot>                             the scheduler has made the file
     T <run> <supervisor> <its start> <boot>       the supervisor takes the run: no other process starts it
     S <run> <pid> <its start> <epoch ns>          the main process runs
+    W <run> <message>                             its process cannot be started yet, and why; next try soon
     E <run> <code> <signal> <errno> <stopped> <epoch ns> <max rss KiB> <user us> <system us> <message>
 
     D <run>                                       it declines a run assigned ahead; is sent, but not written
@@ -25,7 +26,7 @@ if MYPY or __package__:
 else:
     import logfile
 
-HEADER, TAKEN, STARTED, ENDED, DECLINED = b"H", b"T", b"S", b"E", b"D"
+HEADER, TAKEN, WAITS, STARTED, ENDED, DECLINED = b"H", b"T", b"W", b"S", b"E", b"D"
 _MAX_MESSAGE = 2000
 _LEAST_SPACE, _SPACE = 8192, 32768  # bytes to reserve for several runs: the end of a taken run always fits
 NO_FILE = (errno.ELOOP, errno.EACCES, errno.ENXIO, errno.EISDIR)  # from opening anything but a record file

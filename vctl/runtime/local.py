@@ -54,13 +54,15 @@ class _Stop(NamedTuple):
 class LocalRuntime(Runtime):
     """Launches, observes and stops runs below one state directory. Safe to use from several threads."""
 
-    def __init__(self, home: Path, *, shown_home: Path | None = None) -> None:
+    def __init__(self, home: Path, *, shown_home: Path | None = None, apart: bool = False) -> None:
         """Make missing directories. The first process starts with `prepare` or `launch`.
 
-        ``shown_home``: the state directory that processes get in VCTL_HOME; None means ``home``.
+        ``shown_home``: the state directory that processes get in VCTL_HOME; None means ``home``. ``apart``: each
+        process that runs has a supervisor of its own.
         """
         self.boot = processes.boot_id()
         self._findings = Findings(home.absolute(), self.boot)
+        self._findings.supervisors.apart = apart
         self._shown_home = os.fspath(shown_home or self._findings.records.home)
         self._records = self._findings.records
         self._supervisors, self._of = self._findings.supervisors, self._findings.of

@@ -31,15 +31,18 @@ _GET_FLAGS, _SET_FLAGS, _TOP_FOLDER = 0x80086601, 0x40086602, 0x20000  # FS_IOC_
 
 
 class Entry:
-    """The entry of a run in a record file. `proved`: the end came on the supervisor's line, which is proof."""
+    """The entry of a run in a record file.
 
-    __slots__ = ("boot", "exit", "proved", "start", "supervisor")
+    `proved`: the end came on the supervisor's line, which is proof; `waits`: why its process is not started yet.
+    """
+
+    __slots__ = ("boot", "exit", "proved", "start", "supervisor", "waits")
 
     def __init__(self, supervisor: tuple[int, int], boot: str) -> None:
         self.supervisor, self.boot = supervisor, boot
         self.start: StartRecord | None = None
         self.exit: ExitRecord | None = None
-        self.proved = False
+        self.proved, self.waits = False, ""
 
 
 class RecordFile:
@@ -124,13 +127,7 @@ class RecordFile:
                 supervisor = _number(pid, kind == lines.TAKEN, _MAX_PID), _number(started)
                 entry = self.runs[run_id] = Entry(supervisor, boot.decode())
                 self.last = run_id
-            if kind == lines.STARTED:
-                pid, began, at = rest.split(b" ")
-                entry.start = StartRecord(
-                    _number(pid, 1), _number(began), *entry.supervisor, entry.boot, _number(at)
-                )
-            elif kind == lines.ENDED:
-                entry.exit, entry.proved = _exit(rest), on_line
+            _note(entry, kind, rest, on_line=on_line)
         except ValueError:
             return None
         return run_id
@@ -312,6 +309,17 @@ def _boot(first: bytes, number: int) -> str:
     """The boot in the first line of a file; empty if that line is not a header with this number."""
     parsed = lines.parsed(first)
     return parsed[2].decode() if parsed is not None and parsed[:2] == (lines.HEADER, b"%d" % number) else ""
+
+
+def _note(entry: Entry, kind: bytes, rest: bytes, *, on_line: bool) -> None:
+    """Note what a line says about a run. Raises ValueError if it is not as a supervisor writes it."""
+    if kind == lines.WAITS:
+        entry.waits = os.fsdecode(rest)
+    elif kind == lines.STARTED:
+        pid, began, at = rest.split(b" ")
+        entry.start = StartRecord(_number(pid, 1), _number(began), *entry.supervisor, entry.boot, _number(at))
+    elif kind == lines.ENDED:
+        entry.exit, entry.proved = _exit(rest), on_line
 
 
 def _exit(rest: bytes) -> ExitRecord:

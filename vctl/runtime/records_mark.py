@@ -44,14 +44,20 @@ def read(home: Path) -> RecordsMark | None:
 
 def write(home: Path, name: str) -> None:
     """Mark the records as those of the tables that have this name."""
-    staged = home / RECORDS / f"{MARK}.new"
-    fd = os.open(staged, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+    # A job can write here too: with a name that nobody knows, nothing that it made is in the way.
+    staged = home / RECORDS / f"{MARK}.{os.urandom(8).hex()}"
+    fd = os.open(staged, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
     try:
         os.write(fd, f"{name} {os.fstat(fd).st_ino}\n".encode())
         os.fsync(fd)  # the tables that have the name are synced, too
     finally:
         os.close(fd)
-    os.rename(staged, home / RECORDS / MARK)
+    mark = home / RECORDS / MARK
+    try:
+        os.rename(staged, mark)
+    except IsADirectoryError:
+        os.rename(mark, home / RECORDS / f"{MARK}.aside-{os.urandom(8).hex()}")
+        os.rename(staged, mark)
 
 
 def asides(home: Path) -> list[Path]:

@@ -20,6 +20,14 @@ import select
 import signal
 import socket
 import sys
+import time
+
+MYPY = False
+if MYPY:
+    from collections.abc import Callable, Iterable
+    from typing import TypeVar
+
+    T = TypeVar("T")
 
 # messages on SOCKET to the command's terminal: a kind, the length of the content in 4 bytes, the content
 DATA, SIZE = b"d", b"s"
@@ -28,6 +36,7 @@ HUNG_UP = 128 + signal.SIGHUP
 _CHUNK = 1 << 16
 _LONGEST_LINE = 1 << 16
 _HANG_UP_S = 1.0
+_RETRY_S = 1
 _SENT = ("VCTL_", "VIRTUAL_CLUSTER_ID", "CUDA_VISIBLE_DEVICES", "CUDA_DEVICE_ORDER")
 _WITHHELD = ("VCTL_RUN_ID", "VCTL_HOME")  # VCTL_RUN_ID marks the processes of a run; the program is none
 _FORWARDED = (signal.SIGHUP, signal.SIGINT, signal.SIGQUIT, signal.SIGUSR1, signal.SIGUSR2)
@@ -157,11 +166,28 @@ def end_as(status: int) -> None:
     os._exit(code if code >= 0 else 128 - code)
 
 
+def forked(fork: "Callable[[], T]", blocked: "Iterable[int]" = ()) -> "T":
+    """Fork; while there is no process or memory left, say so and try again. ``blocked`` signals end the wait."""
+    is_said = False
+    while True:
+        try:
+            return fork()
+        except OSError as error:
+            if error.errno not in (errno.EAGAIN, errno.ENOMEM):
+                fail(f"cannot fork: {error.strerror}", 126)
+            if not is_said:
+                os.write(2, f"vctl: cannot fork: {error.strerror}; next try every {_RETRY_S} s\n".encode())
+            is_said = True
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, blocked)
+        time.sleep(_RETRY_S)
+        signal.pthread_sigmask(signal.SIG_BLOCK, blocked)
+
+
 def label(rank: str, command: list[str]) -> None:
     """Run the command with its rank in front of every line that it writes."""
     reading, writing = os.pipe()
     signal.pthread_sigmask(signal.SIG_BLOCK, _HANDLED)  # until the handlers are set
-    child = os.fork()
+    child = forked(os.fork, _HANDLED)
     if child == 0:
         os.dup2(writing, 1)
         os.dup2(writing, 2)
@@ -214,7 +240,7 @@ class Terminal:
         import pty
 
         self.line = line
-        self.child, self.master = pty.fork()
+        self.child, self.master = forked(pty.fork)
         if self.child == 0:
             execute(command)
         os.set_blocking(self.master, False)

@@ -22,6 +22,9 @@ else:
 # argv, env, working directory, log path, cpu ids
 Plan = tuple[tuple[bytes, ...], dict[bytes, bytes], bytes, bytes, tuple[int, ...] | None]
 
+_PASSING = (
+    errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.EAGAIN, errno.ENOMEM, errno.ENFILE, errno.EMFILE,
+)  # fmt: skip
 _DEFAULT_PATH = os.fsencode(os.defpath)
 # Python ignores SIGPIPE and SIGXFSZ. The others are listed because posix_spawn of glibc makes a system call
 # to query the action of each signal that is not.
@@ -51,9 +54,11 @@ class SpawnError(Exception):
     ) -> None:
         self.errno = getattr(error, "errno", None) or errno.EINVAL
         reason = os.strerror(self.errno) if isinstance(error, OSError) else str(error)
+        if self.errno == errno.EAGAIN:
+            reason = f"{reason} (a limit of processes is reached)"
         super().__init__(f"{problem} {os.fsdecode(path)}: {reason}")
         self.exit_code = exit_code
-        self.passes = passes  # a later try may succeed: the disk is full, for example
+        self.passes = passes  # a later try may succeed: see ``passes``
 
 
 def spawn(plan: Plan, home: bytes) -> int:
@@ -74,8 +79,7 @@ def spawn(plan: Plan, home: bytes) -> int:
         try:
             log = _open_log(log_path, home)
         except (OSError, ValueError) as error:
-            full = getattr(error, "errno", None) in (errno.ENOSPC, errno.EDQUOT, errno.EIO)
-            raise SpawnError(126, "cannot open log", log_path, error, passes=full) from None
+            raise SpawnError(126, "cannot open log", log_path, error, passes=passes(error)) from None
         try:
             if cpu_ids is not None:
                 os.sched_setaffinity(0, cpu_ids)
@@ -100,7 +104,12 @@ def _started(argv: tuple[bytes, ...], env: dict[bytes, bytes], log: int) -> int:
         missing = isinstance(error, FileNotFoundError)
         no_interpreter = missing and os.path.exists(path)
         problem = "cannot find the interpreter of" if no_interpreter else "cannot run"
-        raise SpawnError(127 if missing else 126, problem, path, error) from None
+        raise SpawnError(127 if missing else 126, problem, path, error, passes=passes(error)) from None
+
+
+def passes(error: BaseException) -> bool:
+    """Whether an error may pass: a full disk, an I/O error, or no process, memory or open file left."""
+    return isinstance(error, OSError) and error.errno in _PASSING
 
 
 def make_folder(folder: bytes, home: bytes) -> bool:

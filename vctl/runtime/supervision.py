@@ -7,7 +7,6 @@ supervisor.
 Stand-alone, like processes.py. Imports only built-in modules.
 """
 
-import errno
 import os
 import time
 
@@ -35,8 +34,8 @@ _AT_ONCE_S = 0.001  # if a run ends within this time, its start is written toget
 # If a run ends within this further time, the scheduler gets one message of start and end. The second time is
 # for a run that follows another one at once.
 _SHORT_S, _SHORT_NEXT_S = 0.005, 0.03
-_DISK_TROUBLE = (errno.ENOSPC, errno.EDQUOT, errno.ENFILE, errno.EMFILE, errno.ENOMEM, errno.EIO)
 _MAX_STOP_BYTES = 200
+_MAX_WAITS = 3  # lines that say why a process is not started yet: their space is that of the end of the run
 _LABEL = (os.fsencode(os.path.dirname(os.path.abspath(__file__))) + b"/relay.py", b"label")
 _DRAIN_S = 1.0  # for the relay to write what the command wrote before it was killed
 _KILL_PAUSE_S = (0.001, 0.25)  # first and longest wait between rounds of SIGKILL
@@ -109,6 +108,7 @@ class Supervision:
         "system_s",
         "unwritten",
         "user_s",
+        "waits",
         "why",
     )  # fmt: skip
 
@@ -126,6 +126,7 @@ class Supervision:
         self.stopped = False
         self.why: str | None = None  # why the supervisor killed the run without a request
         self.memory_at = 0.0  # when its memory is looked at again
+        self.waits: list[str] = []  # why the process was not started yet
         self.log: logfile.Bounded | None = None
         self.unwritten = b""  # the line of the start while it is not in the record file
         self.kill_pause_s = _KILL_PAUSE_S[0]
@@ -143,6 +144,7 @@ class Supervision:
                 if not failed.passes:
                     yield from self._end(failed.exit_code, launch_errno=failed.errno, why=str(failed))
                     return True
+                self.record_wait(str(failed))
                 yield RETRY_S
                 self.read_stop()
         if not self.main:
@@ -177,6 +179,18 @@ class Supervision:
         if self.log_bytes:
             self.log = logfile.Bounded(spawning.log_path(self.plan), self.log_bytes)
         self.unwritten = lines.line(lines.STARTED, self.name, b"%d %d %d" % (self.main, started, started_at))
+
+    def record_wait(self, why: str) -> None:
+        """Write why the process is not started yet, for ``vctl why``; a reason is written once."""
+        if why in self.waits or len(self.waits) == _MAX_WAITS:
+            return
+        self.waits.append(why)
+        try:
+            self.number.write(lines.line(lines.WAITS, self.name, lines.message(why)))
+        except OSError as error:
+            if not spawning.passes(error):
+                raise
+        self.number.say()
 
     def wait(self) -> "Iterator[float]":
         """Wait until the main process and its descendants have ended; carry out stops and limits.
@@ -299,7 +313,7 @@ class Supervision:
         try:
             self.number.write(self.unwritten)
         except OSError as error:
-            if not is_disk_trouble(error):
+            if not spawning.passes(error):
                 raise
             return
         self.unwritten = b""
@@ -323,14 +337,9 @@ class Supervision:
             try:
                 return do()
             except OSError as error:
-                if not is_disk_trouble(error):
+                if not spawning.passes(error):
                     raise
             yield RETRY_S
-
-
-def is_disk_trouble(error: BaseException) -> bool:
-    """Whether an error may pass: a full disk, an I/O error, or no memory or open files left."""
-    return isinstance(error, OSError) and error.errno in _DISK_TROUBLE
 
 
 def _no_link(path: str, flags: int) -> int:

@@ -64,6 +64,7 @@ _SIGNAL_BYTES, _MAX_SIGNALS = 128, 64  # the size of signalfd_siginfo, and how m
 _SIGNALFD = _ctypes.dlsym(_ctypes.dlopen("", os.RTLD_NOW), "signalfd")
 _SFD_FLAGS = os.O_NONBLOCK | os.O_CLOEXEC
 _SET_BYTES = 128
+_JOB_OOM = 900  # of 1000: above every supervisor, and below the workers of a private Ray, which have 1000
 
 
 class SupervisorNumber:
@@ -186,6 +187,7 @@ class Supervisor:
         """A heap of (monotonic time, number); outdated if the time is not ``due`` of the number."""
         self._cpus = os.sched_getaffinity(0)
         self._max_tag = resource.getrlimit(processes.TAG)[1]
+        self._oom = _OomScore()
         self._signals = _signal_descriptor(signal.SIGCHLD, STOP_SIGNAL)
         try:
             self._children_file = os.open(f"/proc/{pid}/task/{pid}/children", os.O_RDONLY)
@@ -275,9 +277,11 @@ class Supervisor:
         """Start the main process of a run with its tag and on its CPUs; its pid. Raises SpawnError."""
         if self._max_tag == resource.RLIM_INFINITY:
             resource.setrlimit(processes.TAG, (run.number.number, self._max_tag))
+        self._oom.write(_JOB_OOM)
         try:
             pid = spawning.spawn(run.plan, self.home)
         finally:
+            self._oom.write(self._oom.own)
             if run.plan[4] is not None:
                 os.sched_setaffinity(0, self._cpus)
         self.running[pid] = run
@@ -342,6 +346,30 @@ class Supervisor:
     def spares(self, pid: int) -> bool:
         """Whether a process is a scheduler or supervisor of this state directory that a run has started."""
         return serves_all(pid, self.home)
+
+
+class _OomScore:
+    """The ``oom_score_adj`` of this process, which the processes that it starts inherit.
+
+    When memory runs out, the kernel kills processes of jobs first: a supervisor is small, and its end loses all of
+    its runs. Each process may raise its value, and lower it to what it was.
+    """
+
+    def __init__(self) -> None:
+        self._fd, self.own = -1, _JOB_OOM
+        try:
+            self._fd = os.open("/proc/self/oom_score_adj", os.O_RDWR | os.O_CLOEXEC)
+            self.own = int(os.pread(self._fd, 16, 0))
+            if self.own >= _JOB_OOM:  # it was started by a job
+                os.pwrite(self._fd, b"0", 0)
+                self.own = 0
+        except (OSError, ValueError):
+            return  # a kernel without it, or one that does not allow less
+
+    def write(self, score: int) -> None:
+        """Set the value; does nothing if it is that of a job anyway."""
+        if self.own < _JOB_OOM:
+            os.pwrite(self._fd, b"%d" % score, 0)
 
 
 def _signal_descriptor(*numbers: int) -> int:

@@ -128,6 +128,7 @@ class Supervisors:
         self.load: collections.Counter[int] = collections.Counter()  # supervisor -> how many numbers it has
         self.max_idle = max(4, 2 * len(os.sched_getaffinity(0)))  # more of them are ended after a while
         self.min_idle = 0
+        self.apart = False  # whether each number has a supervisor of its own
         self.next_trim: float | None = None
         max_files = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
         self.max_lines = max(8, max_files - _SPARE_FILES)
@@ -239,10 +240,10 @@ class Supervisors:
         """The supervisor that has the fewest numbers, of about one for each CPU, at most MAX_SUPERVISORS.
 
         There are more if each would have too many files open. If tags cannot be set, each number has a
-        supervisor of its own, because a supervisor could not tell which run a daemon belongs to.
+        supervisor of its own, because a supervisor could not tell which run a daemon belongs to; also if ``apart``.
         """
         self._release_supervisor(slot)
-        if resource.getrlimit(processes.TAG)[1] != resource.RLIM_INFINITY:
+        if self.apart or resource.getrlimit(processes.TAG)[1] != resource.RLIM_INFINITY:
             return slot.file.number
         indexes = range(max(self.supervisors, self.load.total() // self.max_numbers + 1))
         slot.supervisor = min(indexes, key=self.load.__getitem__)

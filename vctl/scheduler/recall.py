@@ -227,7 +227,7 @@ def _let_parts_out(
     as the cluster around them has borrowed it."""
     lender_id, left = around[0].cluster_id, inside
     for vnode in reversed(flexible_parts(ledger, lender_id)):
-        if _is_stuck(ledger, vnode):
+        if _is_stuck(ledger, vnode) or _is_in_fixed(ledger, vnode, len(around)):
             continue
         most = dict(ledger.capacities[vnode.vnode_id].free)
         for lends in (*(lendable(ledger, one) for one in around), *(() if left is None else (left,))):
@@ -240,6 +240,15 @@ def _let_parts_out(
         if part.amounts:
             left = None if left is None else rs.subtract(left, part.amounts)
             yield _let_out(ledger, around, vnode, part, is_inside=inside is not None)
+
+
+def _is_in_fixed(ledger: Ledger, vnode: VNode, levels: int) -> bool:
+    """Whether one around a virtual node is fixed, of so many levels: what a spec reserves on one node stays whole."""
+    for _ in range(levels - 1):
+        vnode = ledger.vnodes[vnode.parent_id or ""]
+        if vnode.kind != FLEXIBLE:
+            return True
+    return False
 
 
 def _let_out(

@@ -208,8 +208,9 @@ class ListedCluster(ClusterForm, ClusterUse):
 
 
 class ClusterTree(ListedCluster):
-    """A virtual cluster with everything below it."""
+    """A virtual cluster with everything below it. ``job_id``: the number of the job whose cluster it is."""
 
+    job_id: int | None
     job_counts: dict[str, int]
     tree: list[ClusterTree]
 

@@ -154,6 +154,7 @@ class ClusterLine(ClusterUse):
     """A cluster in the tree of ``vctl status``. ``below_minimum``: null while it has its minimum."""
 
     cluster_id: str
+    job_id: int | None
     parent_id: str | None
     kind: str
     state: str
@@ -165,6 +166,7 @@ class ClusterLine(ClusterUse):
 class JobLine(TypedDict):
     """A job in a line of ``vctl status``."""
 
+    job_id: int
     submission_id: str
     name: str | None
     user: str

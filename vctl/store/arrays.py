@@ -98,6 +98,13 @@ def unfinished(store: Store, found: Iterable[Row]) -> list[Row]:
     ]
 
 
+def with_running(store: Store) -> set[str]:
+    """The ids of the arrays of which a member runs."""
+    return set(
+        store.column("SELECT DISTINCT array_id FROM jobs INDEXED BY jobs_running WHERE status = 'RUNNING'")
+    )
+
+
 def members(store: Store, array: Row) -> list[Row]:
     """The jobs of an array that are still known, by index."""
     return store.rows("SELECT * FROM jobs WHERE job_id BETWEEN ? AND ? ORDER BY job_id", *_span(array))

@@ -15,7 +15,9 @@ if TYPE_CHECKING:
 
 def all_rows(store: Store) -> list[Row]:
     """Every preemption that is not over."""
-    return store.rows("SELECT p.*, j.submission_id FROM preemptions p JOIN jobs j ON j.job_id = p.victim_id")
+    return store.rows(
+        "SELECT p.*, j.submission_id FROM preemptions p CROSS JOIN jobs j ON j.job_id = p.victim_id"
+    )
 
 
 def of(store: Store, victim_id: int) -> Row | None:

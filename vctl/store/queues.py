@@ -189,6 +189,24 @@ def placed(order: Iterable[tuple[int, bool]]) -> dict[int, int]:
     return positions_of
 
 
+def with_jobs(store: Store) -> list[str]:
+    """The clusters in which jobs wait."""
+    return store.column(
+        "SELECT DISTINCT parent_cluster_id FROM job_counts WHERE status = 'PENDING' AND count > 0 ORDER BY 1"
+    )
+
+
+def matching(
+    store: Store, parent_id: str, where: str, values: Iterable[object], limit: int | None
+) -> list[Row]:
+    """The first rows ``j`` of a queue by priority and arrival that match a condition: number and priority."""
+    return store.rows(
+        "SELECT j.job_id, j.priority FROM jobs j INDEXED BY jobs_queue WHERE j.status = 'PENDING'"
+        f" AND j.parent_cluster_id = ? AND {where} ORDER BY j.priority DESC, j.job_id LIMIT ?",
+        parent_id, *values, -1 if limit is None else limit,
+    )  # fmt: skip
+
+
 def waiting_rows(store: Store, parent_id: str) -> list[Row]:
     """The jobs that wait in a queue, with the columns that determine their order."""
     return store.rows(

@@ -11,6 +11,14 @@ def live_rows(store: Store) -> list[Row]:
     return store.rows("SELECT * FROM runs ORDER BY run_id")
 
 
+def unseen(store: Store, before: int) -> list[Row]:
+    """Runs that were assigned before a time and whose processes have not been seen yet."""
+    return store.rows(
+        "SELECT run_id, job_id, task_id, supervisor FROM runs WHERE state = ? AND assigned_at < ?",
+        jb.ASSIGNED, before,
+    )  # fmt: skip
+
+
 def never_again(store: Store) -> int:
     """Mark all assigned runs as started, because they may have been. Returns the number of live runs."""
     live = live_rows(store)

@@ -11,7 +11,7 @@ from vctl.cli.common import CHANGES, LISTS, NO_LOCAL_NODE, READS, STATE, InClust
 from vctl.cli.declare import command, shows
 from vctl.cli.output import Answer, Data, done, single, single_by
 from vctl.core.jobs import RUNNING
-from vctl.errors import Conflict
+from vctl.errors import Conflict, NotFound
 from vctl.operations import clusters, jobs
 from vctl.spec.params import Arg, Given, Opt, Together
 
@@ -84,6 +84,9 @@ shows(
 )  # fmt: skip
 shows(clusters.resume, _admission, "vctl vc resume team-a", common=CHANGES)
 
+MOST_HELD = 5
+"""The most jobs on hold that a deletion names."""
+
 
 @command("vc delete", "vctl vc delete team-a", "vctl vc delete team-a --drain", common=CHANGES)
 def delete(
@@ -96,6 +99,8 @@ def delete(
     waits = not no_wait and (given.get("drain") or given.get("force"))
     data = _deleted_if_unused(call, **given) if waits and not call.is_remote else None
     data = data or clusters.delete(call.backend, **given)
+    if data["state"] != "REMOVED":
+        _tell_held(call, data["cluster_id"])
     if data["state"] != "REMOVED" and not no_wait and cli.waiting.until_removed(call, data["cluster_id"]):
         data["state"] = "REMOVED"
     if data["state"] == "REMOVED":
@@ -103,6 +108,24 @@ def delete(
     answer = _changed(data, "will be deleted when it is empty")
     answer.code = 0 if no_wait else INTERRUPTED
     return answer
+
+
+def _tell_held(call: Call, cluster_id: str) -> None:
+    """Say which jobs on hold keep a cluster that is to be deleted: they end only when somebody does something."""
+    try:
+        held, count = jobs.list_jobs(
+            call.backend, all=False, cluster=cluster_id, filters=["state_reason=Held"], limit=MOST_HELD,
+            forecast=False,
+        )  # fmt: skip
+    except NotFound:  # it was deleted meanwhile
+        return
+    if count:
+        names = [job["submission_id"] for job in held]
+        more = f" and {count - len(names)} more" if count > len(names) else ""
+        call.note(
+            f"on hold, so {cli.words.named(cluster_id)} waits for them: {', '.join(names)}{more};"
+            f" vctl job release {names[0]}, or vctl job stop {names[0]}"
+        )
 
 
 def _deleted_if_unused(

@@ -6,7 +6,7 @@ from typing import Annotated
 from vctl import cli
 from vctl.cli import output
 from vctl.cli.call import Call
-from vctl.cli.common import CHANGES, CHOICES, LISTS, READS, Timeout, WithProgress
+from vctl.cli.common import CHANGES, CHOICES, LISTS, READS, Raw, Timeout, WithProgress
 from vctl.cli.declare import COMMANDS, command, shows
 from vctl.cli.output import Answer, Data, listing, single, single_by
 from vctl.core import jobs as jb
@@ -46,9 +46,10 @@ def list_(
         bool, Opt("--members", help="List array members one by one (JSON always does).")
     ] = False,
 ) -> Answer:
-    """List jobs, newest first; an array is one line.
+    """List jobs: running ones first, then the queue; an array is one line.
 
-    With ids, patterns or ranges only these, finished or not; of an array its members.
+    The table shows finished jobs last, with -a. Other forms have all jobs, the newest first. With ids, patterns or
+    ranges only these, finished or not; of an array its members.
     """
     over_too = call.over_too("jobs", requested=all_ or bool(named))
     within = call.cluster(cluster)
@@ -61,6 +62,7 @@ def list_(
         cluster=within,
         members=members,
         forecast=call.has_place_for(cli.columns.START.at),
+        by_turn=call.for_people and not (call.sort or named),
         named=named or (),
     )
     none = "no jobs" if over_too else "no jobs are waiting or running; -a shows finished ones"
@@ -90,13 +92,16 @@ def logs(
         ),
     ] = False,
     tail: Annotated[int | None, Opt("-n", "--tail", help="Only the last N lines.")] = None,
+    raw: Raw = False,
     progress: WithProgress = False,
 ) -> int:
     """Print the output of a job.
 
     That of an array is the output of its members, with the index of the member before each line.
     """
-    return cli.waiting.print_log(call, cli.waiting.JOBS, job, follows=follow, tail=tail, progress=progress)
+    return cli.waiting.print_log(
+        call, cli.waiting.JOBS, job, follows=follow, tail=tail, progress=progress, raw=raw
+    )
 
 
 @command(

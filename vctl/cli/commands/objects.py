@@ -56,7 +56,10 @@ def _nodes(call: Call, cluster: str) -> Items:
 
 
 def _jobs(call: Call, cluster: str) -> Items:
-    return operations.jobs.list_jobs(call.backend, cluster=cluster, filters=call.filters, limit=call.limit)
+    by_turn = call.for_people and not call.sort
+    return operations.jobs.list_jobs(
+        call.backend, cluster=cluster, filters=call.filters, limit=call.limit, by_turn=by_turn
+    )
 
 
 def _tasks(call: Call, cluster: str) -> Items:

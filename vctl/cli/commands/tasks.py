@@ -4,7 +4,7 @@ from typing import Annotated
 
 from vctl import cli
 from vctl.cli.call import Call
-from vctl.cli.common import CHANGES, LISTS, NAMES_OUTPUTS, READS, SINCE, STATE, Timeout, WithProgress
+from vctl.cli.common import CHANGES, LISTS, NAMES_OUTPUTS, READS, SINCE, STATE, Raw, Timeout, WithProgress
 from vctl.cli.declare import command, shows
 from vctl.cli.output import Answer, done, each, listing, single_by
 from vctl.operations import tasks
@@ -103,10 +103,13 @@ def logs(
         ),
     ] = False,
     tail: Annotated[int | None, Opt("-n", "--tail", help="Only the last N lines.")] = None,
+    raw: Raw = False,
     progress: WithProgress = False,
 ) -> int:
     """Print the output of a task."""
-    return cli.waiting.print_log(call, cli.waiting.TASKS, task, follows=follow, tail=tail, progress=progress)
+    return cli.waiting.print_log(
+        call, cli.waiting.TASKS, task, follows=follow, tail=tail, progress=progress, raw=raw
+    )
 
 
 @command("task cancel", "vctl task cancel task-7", "vctl task cancel 7 8 --grace 10s", common=CHANGES)

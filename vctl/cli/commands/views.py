@@ -31,7 +31,7 @@ def status(call: Call, cluster: Cluster = None) -> Answer:
     For each resource: the physical total, the part that clusters below have reserved, and the part that jobs use.
     Inside a job only its cluster is shown; -c primary shows everything.
     """
-    data = views.status(call.backend, call.cluster(cluster))
+    data = views.status(call.backend, call.cluster(cluster), rows=call.rows)
     answer = single(data, "status", lambda screen: cli.status_view.draw(screen, data))
     answer.names = [cluster["cluster_id"] for cluster in data["clusters"]]
     return answer

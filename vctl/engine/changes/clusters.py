@@ -157,7 +157,7 @@ class ClusterRemoved(Change):
 
 @change
 class VNodesChanged(Change):
-    """Virtual nodes were removed, and others added or changed. Each step is possible in this order."""
+    """Virtual nodes were removed, and others added or changed, all at once."""
 
     removed: tuple[str, ...] = ()
     placed: tuple[VNode, ...] = ()

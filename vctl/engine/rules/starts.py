@@ -149,26 +149,8 @@ def grow(
 
 
 def rearranged(growth: Sequence[Grow]) -> VNodesChanged:
-    """The virtual nodes after all steps: what gets smaller first, then what gets larger, the outer before the inner.
-
-    One may get smaller first and then go, or larger again.
-    """
-    first: dict[str, VNode | None] = {}
-    last: dict[str, Grow] = {}
-    for step in growth:
-        vnode_id = step.after.vnode_id
-        first.setdefault(vnode_id, step.before)
-        last.pop(vnode_id, None)
-        last[vnode_id] = step  # in the order of the last steps
-    grown = []
-    for vnode_id, step in last.items():
-        before = first[vnode_id]
-        if (
-            before is None
-            or before.node_id != step.after.node_id  # an id that went comes again elsewhere
-            or not rs.within(step.after.allocation.amounts, before.allocation.amounts)
-        ):
-            grown.append(vnode_id)
-    removed = tuple(vnode_id for vnode_id in first if last[vnode_id].is_removal)
-    smaller = [vnode_id for vnode_id in first if vnode_id not in {*removed, *grown}]
-    return VNodesChanged(removed, tuple(last[name].after for name in (*smaller, *grown)), for_start=True)
+    """The virtual nodes after all steps. One may get smaller first and then go, larger again, or come elsewhere."""
+    last = {step.after.vnode_id: step for step in growth}
+    removed = tuple(vnode_id for vnode_id, step in last.items() if step.is_removal)
+    placed = tuple(step.after for step in last.values() if not step.is_removal)
+    return VNodesChanged(removed, placed, for_start=True)

@@ -6,6 +6,7 @@ An archive is kept for a day after its last use; the unpacked files of a job are
 from __future__ import annotations
 
 import errno
+import io
 import os
 import re
 import secrets
@@ -29,7 +30,9 @@ from vctl.store.store import Store
 PROTOCOL = "gcs"
 """The name of the store in the URIs of Ray's clients."""
 MAX_BYTES = 512 << 20
-MAX_UNPACKED, MAX_FILES = 4 << 30, 200_000
+MAX_UNPACKED, MAX_FILES = 4 << 30, 50_000
+MAX_CONTENTS = 16 << 20
+"""The most bytes of the table of contents of a zip archive: 300 for each file."""
 KEEP_S = 24 * 3600.0
 YOUNG_S = 3600.0
 """Seconds for which the files of a job are kept in any case: a submit may still be unpacking them."""
@@ -91,7 +94,8 @@ class Upload:
         """Store the archive durably. Raises BadSpec if it is not of the kind that its name says."""
         self._file.flush()
         os.fsync(self._file.fileno())
-        with _refusing_damage(self._path.name), _opened(self._coming, self._path.name):
+        with _refusing_damage(self._path.name), _opened(self._coming, self._path.name) as archive:
+            _Budget().check(archive)
             self._coming.rename(self._path)
 
 
@@ -159,6 +163,8 @@ class _Entry(NamedTuple):
     mode: int
     source: IO[bytes] | None
     """None: a directory."""
+    size: int = 0
+    """As the archive says."""
 
 
 class _Budget:
@@ -170,11 +176,30 @@ class _Budget:
     def take(self, size: int = 0, files: int = 0) -> None:
         self.size -= size
         self.files -= files
-        if self.size < 0 or self.files < 0:
-            raise BadSpec(
-                f"unpacked, the packages of the job are larger than {MAX_UNPACKED >> 30} GiB or {MAX_FILES:,} files",
-                fix="leave large files out, and read them from where they are",
-            )
+        self._refuse(self.size, self.files)
+
+    def check(self, archive: zipfile.ZipFile | tarfile.TarFile) -> None:
+        """Refuse an archive by its table of contents, before anything is unpacked; a tar archive has none."""
+        if isinstance(archive, zipfile.ZipFile):
+            contents = archive.infolist()
+            self._refuse(self.size - sum(entry.file_size for entry in contents), self.files - len(contents))
+
+    def check_size(self, size: int) -> None:
+        """Refuse an entry by its size, before it is unpacked."""
+        self._refuse(self.size - size, self.files)
+
+    @staticmethod
+    def _refuse(size: int, files: int) -> None:
+        if size < 0 or files < 0:
+            raise too_large()
+
+
+def too_large() -> BadSpec:
+    """The error for packages that are too large when unpacked."""
+    return BadSpec(
+        f"unpacked, the packages of the job are larger than {MAX_UNPACKED >> 30} GiB or {MAX_FILES:,} files",
+        fix="leave large files out, and read them from where they are",
+    )
 
 
 def _unpack(home: Path, name: str, into: Path, budget: _Budget) -> Path:
@@ -185,6 +210,7 @@ def _unpack(home: Path, name: str, into: Path, budget: _Budget) -> Path:
         )
     into.mkdir(mode=0o700)
     with _refusing_damage(name), _opened(path, name) as archive:
+        budget.check(archive)
         for entry in _zipped(archive) if isinstance(archive, zipfile.ZipFile) else _tarred(archive):
             _write(entry, into, budget)
     return into
@@ -198,9 +224,25 @@ def _refusing_damage(name: str) -> Iterator[None]:
         raise BadSpec(f"package {name} cannot be unpacked: {error}", fix="make and upload it again") from None
 
 
-def _opened(path: Path, name: str) -> zipfile.ZipFile | tarfile.TarFile:
+class _ZipSource(io.FileIO):
+    """The file of a zip archive: a table of contents that would fill the memory is not read."""
+
+    def read(self, size: int | None = -1, /) -> bytes:
+        """Read, as ``zipfile`` reads the whole table at once."""
+        if size is not None and size > MAX_CONTENTS:
+            raise too_large()
+        return super().read(size) or b""
+
+
+@contextmanager
+def _opened(path: Path, name: str) -> Iterator[zipfile.ZipFile | tarfile.TarFile]:
     """Open an archive as the kind that its name says."""
-    return zipfile.ZipFile(path) if name.endswith(".zip") else tarfile.open(path)
+    if not name.endswith(".zip"):
+        with tarfile.open(path) as packed:
+            yield packed
+        return
+    with _ZipSource(path) as source, zipfile.ZipFile(source) as archive:
+        yield archive
 
 
 def _zipped(archive: zipfile.ZipFile) -> Iterator[_Entry]:
@@ -213,14 +255,14 @@ def _zipped(archive: zipfile.ZipFile) -> Iterator[_Entry]:
         if kind != stat.S_IFREG:
             raise ValueError(f"{info.filename!r} is neither a file nor a directory")
         with archive.open(info) as source:
-            yield _Entry(info.filename, mode, source)
+            yield _Entry(info.filename, mode, source, info.file_size)
 
 
 def _tarred(archive: tarfile.TarFile) -> Iterator[_Entry]:
     for member in archive:
         if not (member.isreg() or member.isdir()):
             raise ValueError(f"{member.name!r} is neither a file nor a directory")
-        yield _Entry(member.name, member.mode, archive.extractfile(member))
+        yield _Entry(member.name, member.mode, archive.extractfile(member), member.size)
 
 
 def _write(entry: _Entry, into: Path, budget: _Budget) -> None:
@@ -229,6 +271,7 @@ def _write(entry: _Entry, into: Path, budget: _Budget) -> None:
     if path.is_absolute() or ".." in path.parts or "\0" in entry.name:
         raise ValueError(f"{entry.name!r} points outside of it")
     budget.take(files=1)
+    budget.check_size(entry.size)
     target = into / path
     try:
         if entry.source is None:
