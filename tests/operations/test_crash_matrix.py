@@ -162,14 +162,9 @@ def picture(home: Path) -> str:
             "SELECT m.name, c.name FROM sqlite_master m, pragma_table_info(m.name) c WHERE m.type = 'table' ORDER BY 1"
         ):
             if (table, column) != ("head", "contents") and table != "_sqlite_migrations":
-                columns.setdefault(table, []).append(column)
+                columns.setdefault(table, []).append(f'"{column}"')
         rows = [
-            (
-                table,
-                db.execute(
-                    f"SELECT {', '.join(f'"{name}"' for name in names)} FROM {table} ORDER BY 1, 2"
-                ).fetchall(),
-            )
+            (table, db.execute(f"SELECT {', '.join(names)} FROM {table} ORDER BY 1, 2").fetchall())
             for table, names in columns.items()
         ]
     return hashlib.sha1(repr(rows).encode()).hexdigest()
