@@ -102,6 +102,31 @@ def test_an_array(site: Site) -> None:
     assert job.status() == "FAILED"
 
 
+def test_what_waits_asks_for_something_else(client: vctl.Client, tmp_path: Path) -> None:
+    """In the directory and through a server; what a verb or a handle is not given stays."""
+    client.physical_nodes.add(resources={"CPU": 4})
+    client.submit(["true"], submission_id="first", hold=True)
+    shell = ["sh", "-c", "echo $A $B $PWD"]
+    job = client.submit(shell, submission_id="a", hold=True, env={"B": "kept"}, time_limit="1m")
+    form = job.edit(num_cpus=2, env={"A": "new"}, working_dir=tmp_path, after=["ok:first"], priority=4)
+    assert (form["resources"], form["priority"], form["time_limit_s"]) == ({"CPU": 2.0}, 4, 60)
+    assert client.jobs.edit("a", time_limit="none", after="none", name=None)["time_limit_s"] is None
+    with pytest.raises(BadSpec, match="first would wait for itself"):
+        client.jobs.edit("first", after=["ok:first"])
+    with pytest.raises(Infeasible):
+        job.edit(num_cpus=400)
+    with pytest.raises(TypeError, match="unexpected keyword argument 'num_cpu'"):
+        job.edit(num_cpu=1)  # type: ignore[call-arg]
+    job.release()
+    assert job.wait(timeout_s=PATIENCE_S) == 0
+    assert job.logs() == f"new kept {tmp_path}\n"
+    with pytest.raises(Conflict, match="is SUCCEEDED"):
+        job.edit(priority=1)
+    sweep = client.submit(["true"], array="0-9%2", submission_id="sweep", hold=True)
+    assert sweep.edit(max_running=4)["array"]["at_once"] == 4  # type: ignore[typeddict-item]
+    assert sweep.edit(max_running="none")["array"]["at_once"] is None  # type: ignore[typeddict-item]
+
+
 def test_a_sweep_is_repaired(client: vctl.Client, tmp_path: Path) -> None:
     """What failed runs again with more time in the same array, in the directory and through a server."""
     client.physical_nodes.add(resources={"CPU": 4})

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from tests.daemon.conftest import SLEEP, Life
-from tests.daemon.test_arrays import array, running, settled, states
+from tests.daemon.test_arrays import OVER, array, running, settled, states
 from tests.daemon.test_dependencies import after
 from tests.daemon.test_holding import submit
 from tests.specification import spec
@@ -45,11 +45,9 @@ FIELDS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
     "no name": ({"name": ""}, {"name": None}),
     "time limit": ({"time_limit_s": 90.0}, {"time_limit_s": 90.0}),
     "no time limit": ({"time_limit_s": None}, {"time_limit_s": None}),
-    "grace": ({"grace_s": 8.0}, {"grace_s": 8.0}),
     "cpus": ({"num_cpus": 3}, {"resources": {"CPU": 3.0}}),
     "cluster": ({"cluster": "team"}, {"parent_cluster_id": "team"}),
     "metadata": ({"metadata": {"b": "2"}}, {"metadata": {"a": "1", "b": "2"}}),
-    "retries": ({"max_retries": 2, "retry_on": ["ExitCode"]}, {"max_retries": 2}),
 }
 """The edit, and what the JSON form says after it; all else there is as before."""
 
@@ -58,16 +56,31 @@ FIELDS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
 def test_each_field(here: Life, values: dict[str, Any], want: dict[str, Any]) -> None:
     here.logical("team", {"t": 1}, divisible=True)
     here.submit("a", hold=True, name="n", time_limit_s=60.0, metadata={"a": "1"})
+    here.turn()
     before = here.job("a")
     assert {name: before.get(name) for name in want} != want
     form = edit(here, "a", **values)
     assert {name: form[name] for name in want} == want
-    same = before.keys() - want.keys() - {"queue_position", "retries", "retry_on", "cluster_id"}
+    same = (
+        before.keys()
+        - want.keys()
+        - {"queue_position", "wait_s", *(["cluster_id"] if "cluster" in values else [])}
+    )
     assert {name: form[name] for name in same} == {name: before[name] for name in same}
     job_edits.release(here.store, "a")
     here.until(lambda: here.job("a")["status"] == "RUNNING")
     runs = here.job("a")
     assert {name: runs[name] for name in want} == want
+
+
+def test_grace_and_retries(here: Life) -> None:
+    submit(here, "a", "sh", "-c", "echo try; exit 3", hold=True)
+    edit(here, "a", max_retries=2, retry_on=["ExitCode"], backoff_s=0, grace_s=8.0)
+    assert here.store.value("SELECT grace_s FROM jobs") == 8.0
+    edit(here, "a", max_retries=1)
+    job_edits.release(here.store, "a")
+    here.until(lambda: here.job("a")["status"] in OVER)
+    assert logs.log_of(here.home, "a").read_text() == "try\n" * 2
 
 
 def test_the_started_run_is_the_edited_one(here: Life) -> None:

@@ -229,6 +229,18 @@ def test_when_the_winner_goes_its_warned_victim_is_spared(there: Contest, how: s
     assert there.state("w")[1] in ("StoppedByUser", "Held", "InsufficientResources")
 
 
+def test_a_winner_that_asks_for_something_else_has_nothing_reserved(there: Contest) -> None:
+    full(there, signal=parse_warning_signal("USR1@60"), time_limit_s=10_000)
+    assert there.state("w") == ("PENDING", "WaitingForPreemption")
+    job_edits.edit(there.store, "w", {"num_cpus": 1, "priority": 0})
+    assert there.store.value("SELECT count(*) FROM nominations") == 0
+    assert [name for name, _ in there.data("job.spared")] == ["b"]
+    there.turn()
+    assert there.is_at_rest()
+    assert there.state("w") == ("PENDING", "InsufficientResources")
+    assert there.state("b") == ("RUNNING", None)
+
+
 def test_who_was_told_to_end_already_is_not_spared(there: Contest) -> None:
     full(there)
     job_ops.stop(there.store, "w")

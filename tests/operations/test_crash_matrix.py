@@ -78,7 +78,7 @@ CASES: Mapping[str, list[dict[str, Any]]] = {
     "job edit": [
         {"ref": "waits", "priority": 7, "name": "x", "time_limit_s": 9}, {"ref": "some", "priority": 2},
         {"ref": "waits", "cluster": "shared", "env": {"A": "b"}, "after": ["ok:held"], "nodes": None, "num_cpus": None},
-        {"ref": "some", "max_running": 3, "num_cpus": 1, "notify": "./tell"}, {"ref": "runs", "time_limit_s": None},
+        {"ref": "some", "max_running": 3, "num_cpus": 1, "notify": "./tell"}, {"ref": "runs", "time_limit_s": 60},
     ],
     "vc create": [
         {"cluster_id": "made"}, {"cluster_id": "made", "replica_sets": {"4c8g": 1}, "divisible": True},
