@@ -232,7 +232,7 @@ def test_when_the_winner_goes_its_warned_victim_is_spared(there: Contest, how: s
 def test_a_winner_that_asks_for_something_else_has_nothing_reserved(there: Contest) -> None:
     full(there, signal=parse_warning_signal("USR1@60"), time_limit_s=10_000)
     assert there.state("w") == ("PENDING", "WaitingForPreemption")
-    job_edits.edit(there.store, "w", {"num_cpus": 1, "priority": 0})
+    job_edits.edit(there.store, "w", {"entrypoint_num_cpus": 1, "priority": 0})
     assert there.store.value("SELECT count(*) FROM nominations") == 0
     assert [name for name, _ in there.data("job.spared")] == ["b"]
     there.turn()

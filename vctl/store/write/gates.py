@@ -77,16 +77,19 @@ _COLUMN_OF = {
 }  # fmt: skip
 """Field of a waiting job -> its column. The other fields are in the command of the job, or in ``columns``."""
 
+_REQUEST = {"shape", "spec", "entry", "rules"}
+"""The fields of a waiting job that are in its command, as a content of its own."""
+
 
 @writes(ch.JobsEdited)
 def _jobs_edited(db: sqlite3.Connection, edited: Sequence[ch.JobsEdited]) -> None:
     for one in edited:
         columns, before = dict(one.columns), set[int]()
         columns |= {_COLUMN_OF[name]: getattr(one.job, name) for name in one.edited if name in _COLUMN_OF}
-        if one.launch is not None:
-            before = contents.used_by(db, one.spans)
-            columns["command_id"] = contents.command_of(db, one.launch, contents.request_of(one.job))
-            columns["notifies"] = notifies(one.launch.options)
+        if one.launch is not None or not _REQUEST.isdisjoint(one.edited):  # the journal has no command
+            launch, before = one.launch or ch.Launch(), contents.used_by(db, one.spans)
+            columns["command_id"] = contents.command_of(db, launch, contents.request_of(one.job))
+            columns["notifies"] = notifies(launch.options)
         if columns:
             named = ", ".join(f"{name} = ?" for name in columns)
             moves.update_spans(db, JOB, "edit", one.spans, named, tuple(columns.values()))
