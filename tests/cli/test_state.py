@@ -97,7 +97,10 @@ def test_status_is_what_bare_vctl_shows(divided: Cli) -> None:
     assert "No scheduler is running" in bare.err
     data = divided("-o", "json").json
     assert set(data) >= {"nodes", "resources", "clusters", "queue", "recent_failures", "scheduler"}
-    assert divided("status -o json").json["queue"] == data["queue"]
+    named = divided("status -o json").json["queue"]
+    for line in (*named["head"], *data["queue"]["head"]):
+        assert line.pop("expected_start")  # now, at each look
+    assert named == data["queue"]
 
 
 def test_events_show_the_latest_or_what_came_after(nodes: Cli) -> None:
