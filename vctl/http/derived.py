@@ -30,6 +30,7 @@ from vctl.operations.declare import Operation
 from vctl.spec import documents as forms
 from vctl.spec import reports
 from vctl.spec.params import NOT_GIVEN, Opt, Param, Written
+from vctl.spec.quantities import LARGEST
 
 API = "/api/v1"
 LONGEST_ID = 1024
@@ -46,8 +47,10 @@ def _kernel_text(value: object) -> str:
 
 
 KernelText = Annotated[
-    str, PlainValidator(_kernel_text, json_schema_input_type=str), WithJsonSchema({"type": "string"})
+    str, PlainValidator(_kernel_text, json_schema_input_type=str), WithJsonSchema({"type": "string", "maxLength": LONGEST_WORD})
 ]
+AmountNumber = Annotated[StrictFloat, WithJsonSchema({"type": "number", "minimum": 0, "maximum": LARGEST})]
+"""An amount of a resource; its reader checks it, in words of its own."""
 _STRICT: dict[object, object] = {str: StrictStr, int: StrictInt, float: StrictFloat, bool: StrictBool}
 _KERNEL: dict[object, object] = {
     str: KernelText,
@@ -168,6 +171,8 @@ def _field(param: Param) -> Any:
         model = _body(param.info.each)  # type: ignore[arg-type]  # a verb or its fields, by identity
         return list[Annotated[Any, PlainValidator(lambda value: value, json_schema_input_type=model)]]
     kinds = [_KERNEL.get(kind, kind) for kind in param.kinds] if param.to_kernel else param.kinds
+    if {float, str} <= set(kinds):
+        kinds = [AmountNumber if kind is float else kind for kind in kinds]
     strict = [_strict(kind, param.info) for kind in kinds if kind is not Written]
     return strict[0] if len(strict) == 1 else Union[tuple(strict)]  # noqa: UP007  # made from values
 
