@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+import json
+import re
+from pathlib import Path
 
 import hypothesis
 import pytest
@@ -62,6 +65,23 @@ def test_generated_requests(populated: Running, mode: GenerationMode):
             probe()
     assert seen > 40
     assert populated.http.get("/healthz").json()["ok"]
+
+
+def test_a_command_that_is_one_text_is_refused_with_its_fix(populated: Running):
+    """Ray's route takes it, as a line for a shell; here it would be a guess."""
+    for path in ("jobs", "jobs/dry-run", "tasks"):
+        answer = populated.http.post(f"/api/v1/{path}", json={"entrypoint": "echo hi"})
+        assert answer.status_code == 400
+        assert '["sh", "-c", "LINE"]' in answer.json()["error"]["hint"], path
+
+
+def test_the_example_of_the_page_is_accepted(populated: Running):
+    page = (Path(__file__).parents[2] / "docs/http.md").read_text(encoding="utf-8")
+    example = re.search(r"/api/v1/jobs \\\n +-d '(.*)'$", page, re.MULTILINE)
+    assert example
+    answer = populated.http.post("/api/v1/jobs", json=json.loads(example[1]))
+    assert answer.status_code == 200, answer.text
+    assert answer.json()["submission_id"] == "hello"
 
 
 def test_every_operation_is_described(populated: Running):

@@ -249,7 +249,9 @@ def _first_problem(error: RequestValidationError, known: Mapping[str, Sequence[s
             problem += ", it is a field of the body"
     return BadSpec(
         f"Invalid request, {path}: {problem}" if path else f"Invalid request, {problem}",
-        fix=_COMMAND_FIX if no_list and word == "entrypoint" else "see /openapi.json for the accepted requests",
+        fix=_COMMAND_FIX
+        if no_list and word == "entrypoint"
+        else "see /openapi.json for the accepted requests",
         details={"path": path},
     )
 

@@ -47,7 +47,9 @@ def _kernel_text(value: object) -> str:
 
 
 KernelText = Annotated[
-    str, PlainValidator(_kernel_text, json_schema_input_type=str), WithJsonSchema({"type": "string", "maxLength": LONGEST_WORD})
+    str,
+    PlainValidator(_kernel_text, json_schema_input_type=str),
+    WithJsonSchema({"type": "string", "maxLength": LONGEST_WORD}),
 ]
 AmountNumber = Annotated[StrictFloat, WithJsonSchema({"type": "number", "minimum": 0, "maximum": LARGEST})]
 """An amount of a resource; its reader checks it, in words of its own."""
