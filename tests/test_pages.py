@@ -1,4 +1,4 @@
-"""spec 13: the pages for who runs a sweep and for an admin's first day run as they are written, and what they tell is so."""
+"""spec 13: the pages of a sweep and of an admin's first day run as they are written, and what they tell is so."""
 
 from __future__ import annotations
 
