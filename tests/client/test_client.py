@@ -65,6 +65,24 @@ def test_a_job_from_submit_to_delete(client: vctl.Client, tmp_path: Path) -> Non
     assert (caught.value.code, caught.value.exit_code) == ("NotFound", 4)
 
 
+@spec("13.help")
+def test_the_status_of_a_job_is_also_filtered_as_its_state(client: vctl.Client) -> None:
+    """As docs/python.md shows it, and as for all other lists; also where no job is."""
+    assert client.jobs.list(filters=["state=RUNNING"]) == []
+    client.physical_nodes.add(resources={"CPU": 1})
+    job = client.submit(["true"])
+    assert job.wait() == 0
+    for name in ("state", "status"):
+        for filters, count in (
+            ([f"{name}=SUCCEEDED"], 1),
+            ([(name, "=", "succeeded")], 1),
+            ([f"{name}!=SUCCEEDED"], 0),
+            ([f"{name}=RUNNING,FAILED"], 0),
+        ):
+            assert len(client.jobs.list(filters=filters)) == count, filters
+            assert len(client.list_jobs(filters=filters)) == count, filters
+
+
 def test_stopping(client: vctl.Client) -> None:
     client.physical_nodes.add(resources={"CPU": 2})
     job = client.submit(["sleep", "100"], num_cpus=2, submission_id="long")

@@ -13,7 +13,7 @@ from tests.daemon.conftest import SLEEP, Life
 from tests.daemon.test_elastic import Elastic
 from tests.specification import spec
 from vctl.errors import BadSpec, Conflict, NotFound
-from vctl.ops import health, logs, objects, submitting, tasks, views
+from vctl.ops import health, objects, submitting, tasks, views
 from vctl.ops import jobs as job_ops
 from vctl.ops import nodes as node_ops
 
@@ -56,7 +56,7 @@ class Site(Elastic):
         return str(tasks.get_task(self.store, task_id)["message"])
 
     def log(self, task_id: str) -> str:
-        return b"".join(logs.read_log(tasks.log_path(self.store, task_id))).decode()
+        return b"".join(tasks.log(self.store, task_id).read()).decode()
 
     def place(self, node_id: str, attempt: int = 1) -> Path:
         return self.life.home / "objects" / f"1.{attempt}.{node_id}"
@@ -380,7 +380,7 @@ def test_an_attempt_of_a_job_starts_with_nothing(life: Life) -> None:
     )
     submitting.submit(site.store, request, environment={"PATH": "/usr/bin:/bin"})
     life.until(lambda: life.job("j")["status"] == "SUCCEEDED")
-    assert b"".join(logs.read_log(job_ops.log_path(site.store, "j"))) == b""
+    assert b"".join(job_ops.log(site.store, "j").read()) == b""
     assert life.scheduler is not None
     life.scheduler.observer.processes_at = life.scheduler.carrier.objects._next = 0
     life.turn()

@@ -3,6 +3,11 @@
 from __future__ import annotations
 
 import contextlib
+import json
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
 
 import hypothesis
 import pytest
@@ -62,6 +67,68 @@ def test_generated_requests(populated: Running, mode: GenerationMode):
             probe()
     assert seen > 40
     assert populated.http.get("/healthz").json()["ok"]
+
+
+def test_a_command_that_is_one_text_is_refused_with_its_fix(populated: Running):
+    """Ray's route takes it, as a line for a shell; here it would be a guess."""
+    for path in ("jobs", "jobs/dry-run", "tasks"):
+        answer = populated.http.post(f"/api/v1/{path}", json={"entrypoint": "echo hi"})
+        assert answer.status_code == 400
+        assert '["sh", "-c", "LINE"]' in answer.json()["error"]["hint"], path
+
+
+def test_the_example_of_the_page_is_accepted(populated: Running):
+    page = (Path(__file__).parents[2] / "docs/http.md").read_text(encoding="utf-8")
+    example = re.search(r"/api/v1/jobs \\\n +-d '(.*)'$", page, re.MULTILINE)
+    assert example
+    answer = populated.http.post("/api/v1/jobs", json=json.loads(example[1]))
+    assert answer.status_code == 200, answer.text
+    assert answer.json()["submission_id"] == "hello"
+
+
+FREE = ("revision",)
+"""Any number may be sent: another one than the present revision is a conflict, not an invalid request."""
+
+
+def unlimited(schemas: dict[str, Any], schema: dict[str, Any], path: str) -> Iterator[str]:
+    """The numbers in a schema that lack a limit on one side."""
+    inner = schemas[schema["$ref"].rpartition("/")[2]] if "$ref" in schema else schema
+    least, most = {"minimum", "exclusiveMinimum"}, {"maximum", "exclusiveMaximum"}
+    if inner.get("type") in ("integer", "number") and not (least & inner.keys() and most & inner.keys()):
+        yield path
+    for one in (*inner.get("anyOf", ()), *filter(None, [inner.get("items")])):
+        yield from unlimited(schemas, one, path)
+    for name, one in inner.get("properties", {}).items():
+        yield from unlimited(schemas, one, f"{path} {name}")
+    if isinstance(more := inner.get("additionalProperties"), dict):
+        yield from unlimited(schemas, more, path)
+
+
+def test_every_number_of_a_request_has_its_limits(populated: Running):
+    """So a generated client refuses what the server would: OpenAPI allowed negative CPUs and 10^300 of them."""
+    document = populated.http.get("/openapi.json").json()
+    schemas, found = document["components"]["schemas"], []
+    for path, methods in document["paths"].items():
+        for method, operation in methods.items():
+            contents = operation.get("requestBody", {}).get("content", {}).values()
+            parts = [(one["name"], one["schema"]) for one in operation.get("parameters", ())]
+            parts += [("", content.get("schema", {})) for content in contents]
+            for name, schema in parts:
+                found += unlimited(schemas, schema, f"{method} {path} {name}".rstrip())
+    assert [one for one in found if one.rpartition(" ")[2] not in FREE] == []
+
+
+def test_a_batch_and_a_command_have_an_entry(populated: Running):
+    """The server refuses the empty lists; OpenAPI allowed them."""
+    schemas = populated.http.get("/openapi.json").json()["components"]["schemas"]
+    assert schemas["JobSubmit"]["properties"]["entrypoint"]["minItems"] == 1
+    assert schemas["JobSubmitMany"]["properties"]["jobs"]["minItems"] == 1
+    for path, body in (
+        ("jobs", {"entrypoint": []}),
+        ("jobs:batch", {"jobs": []}),
+        ("tasks:batch", {"tasks": []}),
+    ):
+        assert populated.http.post(f"/api/v1/{path}", json=body).status_code == 400, path
 
 
 def test_every_operation_is_described(populated: Running):

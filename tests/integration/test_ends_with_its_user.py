@@ -50,7 +50,7 @@ WAITING = [
     ["wait", "runs"], ["job", "wait", "runs", "waits", "-ojson"], ["logs", "-f", "runs"], ["logs", "-ff", "runs"],
     ["job", "logs", "--follow", "waits"], ["task", "run", "--job", "runs", "--", "sleep", "1000"],
     ["task", "wait", "1"], ["task", "logs", "-f", "1"], ["vc", "delete", "team", "--drain"],
-    ["stop", "stubborn", "--grace", "1000"],
+    ["stop", "stubborn", "--grace", "1000"], ["attach", "runs", "--", "sleep", "1000"],
 ]  # fmt: skip
 """Commands that wait for something that does not come."""
 ABOUT_THIS_MACHINE = ["daemon", "serve", "simulate", "replay", "doctor", "backup", "restore", "prune"]

@@ -54,7 +54,7 @@ class Cut:
         self.cuts = 0
 
     def decide(self, *args: Any, **more: Any) -> Plan:
-        plan = decide(*args, **more, steps=self.left)
+        plan = decide(*args, **{**more, "steps": self.left})
         self.left = 2 * self.left if plan.stalled else self.steps
         self.cuts += plan.unsearched
         return plan

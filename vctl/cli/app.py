@@ -256,7 +256,7 @@ def _report(error: VctlError, *, as_json: bool) -> int:
         return _unread()
     except OSError:  # the disk of the output is full: write the error as text to stderr
         cli.output.drop(sys.stdout)
-    tell(f"Error: {cli.words.named(error.problem)}")
+    tell(f"Error: {error.problem}")
     if error.fix:
-        tell(f"Fix: {cli.words.named(error.fix)}")
+        tell(f"Fix: {error.fix}")
     return error.exit_code

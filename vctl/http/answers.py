@@ -20,6 +20,7 @@ from starlette.types import Scope
 from vctl.core.text import harmless
 from vctl.errors import BadSpec, NotFound, NotPermitted, VctlError, known
 from vctl.spec.fields import nearest
+from vctl.spec.launch import COMMAND
 
 MANAGEMENT = "/virtual_clusters"
 METHODS = ("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS")
@@ -201,6 +202,7 @@ _FIELD = {
     "dict_type": "it must be an object",
 }
 """The problem of a field (in ``_BODY``: of a body as a whole), by the type of pydantic's error."""
+_COMMAND_FIX = f'write it as {COMMAND}, or for a line of a shell ["sh", "-c", "LINE"]'
 
 
 async def refuse_unread(request: Request) -> None:
@@ -239,6 +241,7 @@ def _first_problem(error: RequestValidationError, known: Mapping[str, Sequence[s
     kind = "parameter" if location == "query" else "field"
     around = {name: _number(value) for name, value in first.get("ctx", {}).items()}
     problem = words.format_map({"msg": first["msg"], "kind": kind, **around})[:300]
+    no_list = first["type"] == "list_type"
     if first["type"] == "extra_forbidden":  # not as a fix, because the management API has no field for it
         if guess := nearest(word, known[location]):
             problem += f", did you mean {guess}?"
@@ -246,7 +249,9 @@ def _first_problem(error: RequestValidationError, known: Mapping[str, Sequence[s
             problem += ", it is a field of the body"
     return BadSpec(
         f"Invalid request, {path}: {problem}" if path else f"Invalid request, {problem}",
-        fix="see /openapi.json for the accepted requests",
+        fix=_COMMAND_FIX
+        if no_list and word == "entrypoint"
+        else "see /openapi.json for the accepted requests",
         details={"path": path},
     )
 

@@ -30,6 +30,7 @@ from vctl.operations.declare import Operation
 from vctl.spec import documents as forms
 from vctl.spec import reports
 from vctl.spec.params import NOT_GIVEN, Opt, Param, Written
+from vctl.spec.quantities import LARGEST
 
 API = "/api/v1"
 LONGEST_ID = 1024
@@ -46,8 +47,13 @@ def _kernel_text(value: object) -> str:
 
 
 KernelText = Annotated[
-    str, PlainValidator(_kernel_text, json_schema_input_type=str), WithJsonSchema({"type": "string"})
+    str,
+    PlainValidator(_kernel_text, json_schema_input_type=str),
+    WithJsonSchema({"type": "string", "maxLength": LONGEST_WORD}),
 ]
+AmountNumber = Annotated[StrictFloat, WithJsonSchema({"type": "number", "minimum": 0, "maximum": LARGEST})]
+AmountText = Annotated[StrictStr, WithJsonSchema({"type": "string", "pattern": "[0-9]"})]
+"""An amount of a resource, such as 2 or "8GiB"; its reader checks it, in words of its own."""
 _STRICT: dict[object, object] = {str: StrictStr, int: StrictInt, float: StrictFloat, bool: StrictBool}
 _KERNEL: dict[object, object] = {
     str: KernelText,
@@ -141,9 +147,17 @@ def _query(param: Param) -> inspect.Parameter:
 def _body(operation: Operation[Any, Any]) -> Any:
     """The model of a body, which refuses unknown fields. A list is the value of a field of documents."""
     params = _divided(operation)[1]
+    filled: dict[str, Any] = {"minItems": 1}  # their readers refuse an empty list, in words of their own
     fields: dict[str, Any] = {
         param.wire: (
-            Annotated[_field(param), Field(description=param.info.help, **_limits(param, _longest(param)))],
+            Annotated[
+                _field(param),
+                Field(
+                    description=param.info.help,
+                    json_schema_extra=filled if param.info.each or param.wire == "entrypoint" else None,
+                    **_limits(param, _longest(param)),
+                ),
+            ],
             ... if param.required else None if param.default is NOT_GIVEN else param.default,
         )
         for param in params
@@ -168,6 +182,9 @@ def _field(param: Param) -> Any:
         model = _body(param.info.each)  # type: ignore[arg-type]  # a verb or its fields, by identity
         return list[Annotated[Any, PlainValidator(lambda value: value, json_schema_input_type=model)]]
     kinds = [_KERNEL.get(kind, kind) for kind in param.kinds] if param.to_kernel else param.kinds
+    if {float, str} <= set(kinds):
+        amounts: dict[object, Any] = {float: AmountNumber, str: AmountText}
+        kinds = [amounts.get(kind, kind) for kind in kinds]
     strict = [_strict(kind, param.info) for kind in kinds if kind is not Written]
     return strict[0] if len(strict) == 1 else Union[tuple(strict)]  # noqa: UP007  # made from values
 

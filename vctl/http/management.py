@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Annotated, Any, Literal
 
 from fastapi import APIRouter, Query, Request
-from pydantic import BaseModel, ConfigDict, Field, StrictBool, StrictInt, StrictStr
+from pydantic import BaseModel, ConfigDict, Field, StrictBool, StrictInt, StrictStr, WithJsonSchema
 
 from vctl import ops
 from vctl.core.clusters import LOGICAL
@@ -14,10 +14,12 @@ from vctl.http.answers import CREATE, MANAGEMENT, REMOVE, REMOVE_NODES, JSONResp
 from vctl.http.context import state
 from vctl.http.documents import MANAGEMENT_ERRORS, Managed, good
 from vctl.spec.cluster_change import ClusterChange
+from vctl.spec.cluster_spec import MAX_REPLICAS
 from vctl.spec.documents import ClusterForm
 from vctl.store.store import Store
 
 Id = Annotated[StrictStr, Field(max_length=1024)]
+Count = Annotated[StrictInt, WithJsonSchema({"type": "integer", "minimum": 0, "maximum": MAX_REPLICAS})]
 
 
 class Body(BaseModel):
@@ -31,7 +33,7 @@ class VirtualCluster(Body):
 
     virtualClusterId: Id = ""  # noqa: N815
     divisible: StrictBool | Literal["true", "false"] = False
-    replicaSets: dict[str, StrictInt] = {}  # noqa: N815
+    replicaSets: dict[str, Count] = {}  # noqa: N815
     revision: StrictInt | Annotated[str, Field(pattern=r"^[0-9]{1,30}$")] = 0
 
 

@@ -182,6 +182,8 @@ def parse_filters(given: Iterable[str], keys: Sequence[str]) -> list[Filter]:
         if mark and key.endswith(("!", ">")):
             key, mark = key[:-1], key[-1] + mark
         key = key.strip()
+        if key == "state" and "state" not in keys and "status" in keys:  # of a job; all else has a state
+            key = "status"
         if not mark or not key:
             raise refuse(
                 param("filter"), f"{text!r} is not a filter", "write key=value, key!=value or key>=value"

@@ -77,7 +77,7 @@ class TaskRound:
             visit.serve(visit.open_sub_queues())
         self.loose = True
         for visit in visits:
-            visit.serve(visit.tight)
+            visit.serve(list(visit.tight))
         for visit in visits:
             self.waits += visit.waits()
 
@@ -97,8 +97,8 @@ class _Visit:
             self.ledger, level_above(self.ledger, queue.cluster_id), grown
         ):
             queue.forget_verdicts()
-        self.tight: list[SchedulingClass] = []
-        """The sub-queues whose first task found no place without idle loans."""
+        self.tight: dict[SchedulingClass, None] = {}
+        """The sub-queues whose first task found no place without idle loans; each once, as they may be judged twice."""
         self.load: dict[str, dict[str, int]] = dict(queue.load)
         self.started: set[str] = set()
         self.last_spread = queue.last_spread
@@ -225,7 +225,7 @@ class _Visit:
         Before idle loans were tried, it is only stopped until they are.
         """
         if not self.round.loose:
-            self.tight.append(shape)
+            self.tight[shape] = None
         elif not self._is_put_off():
             self.queue.block(shape, verdict_on(self.ledger, task))
         return False

@@ -14,7 +14,7 @@ from typing import Annotated, Any
 
 from fastapi import APIRouter, Path, Request, WebSocket, WebSocketDisconnect
 from fastapi.responses import StreamingResponse
-from pydantic import BaseModel, ConfigDict, Field, StrictFloat, StrictInt, StrictStr
+from pydantic import BaseModel, ConfigDict, Field, StrictFloat, StrictInt, StrictStr, WithJsonSchema
 
 from vctl import ops
 from vctl.core import jobs as jb
@@ -32,6 +32,7 @@ from vctl.ray.http.ray_environment import expanded, private_ray, read
 from vctl.ray.ops import packages
 from vctl.spec.documents import JobForm
 from vctl.spec.job_request import JobRay
+from vctl.spec.quantities import LARGEST
 from vctl.spec.source import parse_text
 from vctl.store import jobs as table
 
@@ -45,7 +46,11 @@ LAST_LINES, LAST_CHARACTERS = 10, 20_000
 
 router = APIRouter(prefix="/api/jobs", tags=["ray"], responses=ERRORS)
 
-Number = StrictFloat | StrictInt  # in this order: a refusal names the first
+_AMOUNT = {"minimum": 0, "maximum": LARGEST}
+Number = Annotated[  # floats first: a refusal names the first
+    StrictFloat | StrictInt, WithJsonSchema({"type": "number", **_AMOUNT})
+]
+Bytes = Annotated[StrictInt, WithJsonSchema({"type": "integer", **_AMOUNT})]
 JobId = Annotated[str, Path(alias="job", description="Submission id.")]
 
 
@@ -67,7 +72,7 @@ class Submission(BaseModel):
     ] = None
     entrypoint_num_cpus: Number | None = None
     entrypoint_num_gpus: Number | None = None
-    entrypoint_memory: StrictInt | None = None
+    entrypoint_memory: Bytes | None = None
     entrypoint_resources: dict[str, Number] | None = None
     entrypoint_label_selector: dict[str, StrictStr] | None = None
 

@@ -1,0 +1,86 @@
+"""spec 13: the pages of a sweep and of an admin's first day run as they are written, and what they tell is so."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+
+from tests.specification import spec
+from tests.test_readme import BLOCK, ROOT, shell
+
+pytestmark = spec("13.help")
+
+CLEAN = "trap 'kill $(jobs -p) 2>/dev/null || true; vctl daemon --stop || true; rm -rf \"$VCTL_HOME\"' EXIT\n"
+
+
+def run_page(name: str, home: Path) -> tuple[dict[str, str], str]:
+    """What the commands below each heading of a page print on stdout, by heading; and all that was printed."""
+    script, heading = CLEAN, "Start"
+    for part in re.split(r"^(?=## )", (ROOT / "docs" / name).read_text(encoding="utf-8"), flags=re.MULTILINE):
+        if part.startswith("## "):
+            heading = part.partition("\n")[0].removeprefix("## ")
+        script += f"echo '=== {heading.replace(chr(39), '')}'\n" + "".join(BLOCK.findall(part))
+    done = shell(script, home)
+    told = done.stdout + done.stderr
+    assert done.returncode == 0, told
+    parts = [part.partition("\n") for part in done.stdout.split("=== ")[1:]]
+    return {heading: text for heading, _, text in parts}, told
+
+
+@spec("8.arrays")
+def test_a_sweep_is_submitted_watched_and_repaired_as_told(tmp_path):
+    said, told = run_page("sweeps.md", tmp_path)
+    assert said["Submit"].split() == ["sweep", "extra", "report"], told
+    watch = said["Watch"]
+    assert re.search(r"^sweep +\d+ .* RUNNING +\d+/24", watch, re.MULTILINE), told
+    assert re.search(r"^sweep_23 .* PENDING", watch, re.MULTILINE), told
+    assert "expected start: " in watch, told
+    assert re.search(r"^ *4: no file part-4$", watch, re.MULTILINE), told
+    failed = said["See what failed, and why"]
+    assert "exit code 124" in failed, told
+    assert "2 TimeLimit: ran longer than its time limit: 2,9" in failed, told
+    assert "2 NonZeroExit: exited with code 3: 4,7" in failed, told
+    assert re.search(r"^no file part-4$", failed, re.MULTILINE), told
+    assert len(re.findall(r"^sweep_\d+ .* FAILED", failed, re.MULTILINE)) == 4, told
+    assert "sweep: 4 of 24 did not succeed" in told
+    assert "sweep: 24 of 24 done" in told
+    results = said["Results by index"]
+    assert results.startswith("loss 0.4\n"), told
+    assert str(dict.fromkeys(range(23, -1, -1), 0)) in results, told
+    assert "\nsweep RUNNING\nsweep FAILED\n" in results, told
+    assert "job extra_31 is STOPPED" in watch and "job extra_20 is STOPPED" not in watch, told
+    python = said["From Python"].splitlines()
+    assert python[0] == "exit code 124" and python[-2] == "exit code 0", told
+    assert {"TimeLimit 124 2", "NonZeroExit 3 4"} == set(python[1:3]), told
+    assert python[-1] == str(dict.fromkeys(range(5, -1, -1), 0)), told
+    answers = said["Over HTTP"]
+    documents, _, rest = answers.partition("background scheduler")
+    assert rest, told
+    decode, found = json.JSONDecoder(), []
+    while documents.startswith("{"):
+        document, end = decode.raw_decode(documents)
+        found.append(document)
+        documents = documents[end:].lstrip()
+    assert [len(one["array"]["failures"]) for one in found if "array" in one][:2] == [0, 2], told
+    assert "4: loss 0.4" in documents, told
+
+
+@spec("17.migration")
+def test_the_first_day_of_an_admin_goes_as_told(tmp_path):
+    said, told = run_page("first-day.md", tmp_path)
+    assert re.search(r"research .* 0/16 .*\n.*students .* 0/4 ", said["Divide"]), told
+    assert "nothing to change, 2 as wanted" in said["Divide"], told
+    assert re.search(r"^borrow_limit .*CPU\W+4", said["Limit"], re.MULTILINE), told
+    assert re.search(r"max_running_per_user\W+2", said["Limit"]), told
+    watch = said["Watch"]
+    assert "second waits (InsufficientResources)" in watch, told
+    assert re.search(r"students +\w+ +CPU 4", watch), told
+    assert re.search(r"^ok$", watch, re.MULTILINE), told
+    away = said["Keep work away"]
+    assert "8c16g-03 is DRAINED" in away, told
+    assert "ClusterStopped" in away and "upgrade until noon" in away, told
+    restored = said["Restore"]
+    assert re.search(r"^second .* PENDING", restored, re.MULTILINE), told
+    assert re.search(r"^first .* RUNNING", restored, re.MULTILINE), told
+    assert "0 jobs deleted" in said["Every month"], told
