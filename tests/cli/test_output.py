@@ -131,15 +131,6 @@ def test_no_cell_has_raw_json(jobs: Cli) -> None:
     assert "flexible_resource_min (CPU 2, memory 1GiB)" in pages["vc get small"].out
 
 
-def test_a_cluster_has_one_name_in_an_error(jobs: Cli) -> None:
-    """spec 13: `primary##x` on screens, the full id in data."""
-    for line in ("vc get primary##nope", "vc delete primary##nope", "list nodes -c primary##nope"):
-        error = jobs(line).err
-        assert "primary##nope" in error, line
-        assert "kPrimaryClusterID" not in error, line
-    assert "kPrimaryClusterID##nope" in jobs("vc get primary##nope -o json").json["error"]["message"]
-
-
 @pytest.mark.parametrize("form", ["table", "json", "jsonl", "yaml", "csv", "name"])
 @pytest.mark.parametrize(
     "line",
