@@ -26,6 +26,12 @@ def submit(world: World, cpus: float, selector: dict[str, str] | None = None, to
     return str(submitting.submit(world.store, request, environment={})["submission_id"])
 
 
+def parts(world: World) -> list[tuple[str, str]]:
+    """The virtual nodes of ``a`` and ``x``, each with its node."""
+    sql = "SELECT vnode_id, node_id FROM vnodes WHERE cluster_id IN ('a', 'x') ORDER BY 1"
+    return [tuple(row) for row in world.store.rows(sql)]
+
+
 def test_nested_parts_that_are_idle_on_one_node_return_and_grow_on_another_in_one_start(
     tmp_path: Path,
 ) -> None:
@@ -43,10 +49,7 @@ def test_nested_parts_that_are_idle_on_one_node_return_and_grow_on_another_in_on
         world.turn()
         submit(world, 6)
         world.turn()
-        parts = world.store.rows(
-            "SELECT vnode_id, node_id FROM vnodes WHERE cluster_id IN ('a', 'x') ORDER BY 1"
-        )
-        assert [tuple(part) for part in parts] == [("a/0", "large"), ("x/0", "large")]
+        assert parts(world) == [("a/0", "large"), ("x/0", "large")]
         assert len(world.processes.running()) == 1
 
 
@@ -72,10 +75,7 @@ def test_a_part_whose_parent_goes_grows_on_a_node_where_that_cluster_has_another
         world.turn()
         submit(world, 6)
         world.turn()
-        parts = world.store.rows(
-            "SELECT vnode_id, node_id FROM vnodes WHERE cluster_id IN ('a', 'x') ORDER BY 1"
-        )
-        assert [tuple(part) for part in parts] == [("a/1", "large"), ("x/0", "large")]
+        assert parts(world) == [("a/1", "large"), ("x/0", "large")]
         assert len(world.processes.running()) == 2
 
 

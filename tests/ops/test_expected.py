@@ -185,8 +185,8 @@ def test_behind_too_many_jobs_nothing_is_known_and_little_is_read(world: World) 
     with world.store.snapshot():
         backlog = expected.load(world.store, ["kPrimaryClusterID"])
     assert backlog is not None
-    assert len(backlog.situation.pending) == expected.MOST_READ
-    assert sum(backlog.unread.values()) + expected.MOST_READ == 999
+    assert len(backlog.situation.pending) == expected.MAX_READ
+    assert sum(backlog.unread.values()) + expected.MAX_READ == 999
     found = said(world)
     assert found["behind"] == (None, TOO_MANY)
     assert found["sweep_3"][0] == at(60)

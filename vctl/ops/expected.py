@@ -23,9 +23,9 @@ from vctl.store.store import Store
 if TYPE_CHECKING:
     from vctl.spec.documents import ExpectedForm
 
-MOST_READ = 200
+MAX_READ = 200
 """The most waiting jobs that are read."""
-MOST_RUNNING = 1_000
+MAX_RUNNING = 1_000
 """With more running jobs, the state is too large to be played forward."""
 
 
@@ -49,7 +49,7 @@ def of(store: Store, wanted: Collection[int], cluster_ids: Collection[str]) -> d
 def load(store: Store, cluster_ids: Collection[str]) -> Backlog | None:
     """The state that decides about the jobs of some clusters; None where it is too large."""
     counts = job_views.counts_by_cluster(store)
-    if sum(one.get("running", 0) for one in counts.values()) > MOST_RUNNING:
+    if sum(one.get("running", 0) for one in counts.values()) > MAX_RUNNING:
         return None
     only = next(iter(cluster_ids)) if len(cluster_ids) == 1 else None
     tree = situations.ledger(store, only)
@@ -58,9 +58,9 @@ def load(store: Store, cluster_ids: Collection[str]) -> Backlog | None:
     beside = situations.beside(tree, only, situation.nominations)
     if beside is not None:
         waiting = {name: count for name, count in waiting.items() if name in beside}
-    if len(waiting) > MOST_READ:
+    if len(waiting) > MAX_READ:
         return None
-    each = MOST_READ // max(1, len(waiting))
+    each = MAX_READ // max(1, len(waiting))
     pending: list[PendingJob] = []
     for name, count in waiting.items():
         if count > each and not positions.is_plain(tree.clusters[name].queue):
@@ -79,7 +79,7 @@ def load(store: Store, cluster_ids: Collection[str]) -> Backlog | None:
 def _backlog(store: Store, situation: Situation, unread: Mapping[str, int]) -> Backlog:
     awaits = {
         job.job_id: [
-            (row["condition"], row["awaited"]) for row in dependencies.awaited(store, job.job_id, MOST_READ)
+            (row["condition"], row["awaited"]) for row in dependencies.awaited(store, job.job_id, MAX_READ)
         ]
         for job in situation.pending
         if job.waits_for

@@ -17,7 +17,7 @@ from vctl.ops.reachable import Reachable
 from vctl.store import clusters, rows
 from vctl.store.store import Row, Store
 
-MOST_READ = 32
+MAX_READ = 32
 """The most clusters that are read for one cluster with waiting work."""
 MOST_NAMED = 3
 
@@ -59,7 +59,7 @@ class IdleHolders:
         for row in self._logical:
             if row["parent_id"] in below:
                 below.add(row["cluster_id"])
-                if row["cluster_id"] not in chain and read < MOST_READ:
+                if row["cluster_id"] not in chain and read < MAX_READ:
                     read += 1
                     yield rows.cluster(row)
 
