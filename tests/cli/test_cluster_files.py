@@ -65,7 +65,7 @@ def test_jobs_wait_while_their_cluster_is_stopped(nodes: Cli) -> None:
 def test_what_admits_no_jobs_by_name_is_refused(nodes: Cli, word: str) -> None:
     ran = nodes("vc", word, "primary")
     assert ran.code == 2
-    assert "primary can not be" in ran.err
+    assert "kPrimaryClusterID can not be" in ran.err
     assert nodes("vc", word, "nope").code == 4
     nodes("vc", "create", "x", "--replica-sets", '{"4c8g": 1}')
     nodes("job", "submit", "--no-wait", "-c", "x", "--", "true")

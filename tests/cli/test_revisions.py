@@ -97,7 +97,7 @@ def test_several_changes_are_one_update(clusters: Cli) -> None:
     after = clusters("vc get slices -o json").json
     assert (after["spec"]["flexible_resource_min"], after["queue"]["weight"]) == ({"CPU": 2.0}, 5)
     assert clusters("vc", "update", "primary", "--queue-order", "fifo", "--spec", "{}").err.startswith(
-        "Error: Invalid request, primary can not be created or updated."
+        "Error: Invalid request, kPrimaryClusterID can not be created or updated."
     )
 
 
