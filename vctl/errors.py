@@ -77,6 +77,13 @@ class VctlError(Exception):
         self.details["path"] = path
         self.spelled({})
 
+    def after(self, effect: str) -> Self:
+        """Say what had happened before this error, so that nobody does it again. Returns self.
+
+        Only errors of the machine say so: a refusal is about what did not happen.
+        """
+        return self
+
     def in_line(self, number: int) -> Self:
         """Put the line of a batch in front of the message, and into ``details``. Returns self."""
         self._texts["message"] = f"line {number}: {self._texts['message']}"
@@ -141,7 +148,19 @@ def not_text(error: UnicodeEncodeError) -> BadSpec:
     return BadSpec(f"{text!r} is not valid UTF-8 text", fix="write it in UTF-8")
 
 
-class DiskTrouble(VctlError):
+class OfTheMachine(VctlError):
+    """Not a refusal: it may come at any moment, also when everything was done that was asked for."""
+
+    def after(self, effect: str) -> Self:
+        """Say what had happened before this error."""
+        if effect and effect not in self.problem:
+            self._texts["message"] += f"; before that, {effect}"
+            look = "`vctl job list`" if "submitted" in effect else "`vctl status`"
+            self._texts["hint"] += f"; see with {look} what is there before you run it again"
+        return self.spelled({})
+
+
+class DiskTrouble(OfTheMachine):
     """The disk is full or fails. A scheduler concludes nothing from it and tries again until it works."""
 
     code, exit_code, http_status = "DiskTrouble", 1, 507
@@ -153,7 +172,7 @@ class Exhausted(DiskTrouble):
     code, http_status = "ResourcesExhausted", 503
 
 
-class Damaged(VctlError):
+class Damaged(OfTheMachine):
     """The database file is corrupt, or is no SQLite database."""
 
     code = "Damaged"
@@ -184,6 +203,8 @@ _SQLITE_IOERR, _SQLITE_FULL, _SQLITE_CORRUPT, _SQLITE_NOTADB = 10, 13, 11, 26
 _SQLITE_GROWTH = (778, 4874)
 """IOERR_WRITE, IOERR_SHMSIZE: SQLite reports EFBIG as one of these."""
 _SQLITE_CANTOPEN = 14
+_SQLITE_PROTOCOL = 15
+"""A lock could not be had: the kernel refused it."""
 _SQLITE_REFUSED = (3, 8, _SQLITE_CANTOPEN)
 """PERM, READONLY, CANTOPEN."""
 _REFUSED = (
@@ -248,6 +269,11 @@ def _exhausted(error: BaseException) -> Exhausted | None:
     if number == errno.ENFILE:
         return Exhausted(
             "the machine has no open file left", fix="raise fs.file-max, or end what has them open"
+        )
+    if number == errno.ENOLCK or getattr(error, "sqlite_errorcode", 0) & 0xFF == _SQLITE_PROTOCOL:
+        return Exhausted(
+            "the kernel did not lock a file of the state directory",
+            fix="see how many locks `/proc/locks` has, then try again",
         )
     if number == errno.ENOMEM or isinstance(error, MemoryError):
         return Exhausted(

@@ -179,9 +179,11 @@ def write(store: Store, request: JobRequest, prepared: Prepared, around: Mapping
     if is_handed := hand_over is not None and _may_start_now(store, request):
         assert hand_over is not None
         if hand_over(store, JobSubmitted(job, details, (), launch), prepared.judged_at):
+            store.submitted = submission_id
             return submission_id
     with ahead.left_alone(store), store.transaction():
         if is_handed and table.number_of(store, submission_id) is not None:
+            store.submitted = submission_id
             return submission_id  # the scheduler has written it, but its answer did not arrive
         job = numbered(store, job)
         after: arrays.Pairs = ()
@@ -200,6 +202,7 @@ def write(store: Store, request: JobRequest, prepared: Prepared, around: Mapping
             ops.dependencies.settle(store, lost)
         if prepared.judged_at is not None:
             observed.set_feasible(store, parent_id, prepared.shape, prepared.judged_at)
+        store.submitted = submission_id  # if the transaction fails, it is taken back
     return submission_id
 
 
