@@ -64,6 +64,11 @@ class Counted(sqlite3.Connection):
     def executemany(self, sql: str, *values: Any) -> Any:  # type: ignore[override]
         return self._around(super().executemany, sql, *values)
 
+    def backup(self, *args: Any, **kwargs: Any) -> None:
+        _passed("before backup")
+        super().backup(*args, **kwargs)
+        _passed("after backup")
+
 
 class CountedTables(Counted, Tables):
     """The connection of a store, counted."""

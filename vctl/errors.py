@@ -35,6 +35,8 @@ class VctlError(Exception):
     code = "Error"
     exit_code = 1
     http_status = 500
+    is_refusal = True
+    """False: it may come at any moment, also when everything was done that was asked for."""
 
     def __init__(self, problem: str, *, fix: str = "", details: Mapping[str, Any] | None = None) -> None:
         if len(problem) > _LONG:
@@ -78,11 +80,12 @@ class VctlError(Exception):
         self.spelled({})
 
     def after(self, effect: str) -> Self:
-        """Say what had happened before this error, so that nobody does it again. Returns self.
-
-        Only errors of the machine say so: a refusal is about what did not happen.
-        """
-        return self
+        """Say what had happened before an error of the machine, so that nobody does it again. Returns self."""
+        if not self.is_refusal and effect and effect not in self.problem:
+            self._texts["message"] += f"; before that, {effect}"
+            look = "`vctl job list`" if "submitted" in effect else "`vctl status`"
+            self._texts["hint"] += f"; see with {look} what is there before you run it again"
+        return self.spelled({})
 
     def in_line(self, number: int) -> Self:
         """Put the line of a batch in front of the message, and into ``details``. Returns self."""
@@ -148,22 +151,11 @@ def not_text(error: UnicodeEncodeError) -> BadSpec:
     return BadSpec(f"{text!r} is not valid UTF-8 text", fix="write it in UTF-8")
 
 
-class OfTheMachine(VctlError):
-    """Not a refusal: it may come at any moment, also when everything was done that was asked for."""
-
-    def after(self, effect: str) -> Self:
-        """Say what had happened before this error."""
-        if effect and effect not in self.problem:
-            self._texts["message"] += f"; before that, {effect}"
-            look = "`vctl job list`" if "submitted" in effect else "`vctl status`"
-            self._texts["hint"] += f"; see with {look} what is there before you run it again"
-        return self.spelled({})
-
-
-class DiskTrouble(OfTheMachine):
+class DiskTrouble(VctlError):
     """The disk is full or fails. A scheduler concludes nothing from it and tries again until it works."""
 
     code, exit_code, http_status = "DiskTrouble", 1, 507
+    is_refusal = False
 
 
 class Exhausted(DiskTrouble):
@@ -172,10 +164,11 @@ class Exhausted(DiskTrouble):
     code, http_status = "ResourcesExhausted", 503
 
 
-class Damaged(OfTheMachine):
+class Damaged(VctlError):
     """The database file is corrupt, or is no SQLite database."""
 
     code = "Damaged"
+    is_refusal = False
 
 
 def damage(error: BaseException) -> Damaged | None:

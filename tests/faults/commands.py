@@ -21,7 +21,7 @@ from vctl import __main__ as command_line
 PATIENCE_S = 30.0
 EXIT_CODES = (0, 1, 2, 3, 4, 5, 6, 7, 8)
 """The documented ones."""
-IGNORED = re.compile(r"^Exception ignored .*\nTraceback .*\n(  .*\n)*MemoryError: ?\n", re.M)
+IGNORED = re.compile(r"^Exception ignored .*\nTraceback .*\n(  .*\n)*MemoryError: ?\n", re.MULTILINE)
 """What CPython writes where an exception cannot go on, as at the end of a generator."""
 
 
@@ -35,7 +35,12 @@ class Ended:
 
 
 def play(
-    run: Callable[[], None], folder: Path, env: Mapping[str, str], kind: str, failing: Points, notes: Path | None = None,
+    run: Callable[[], None],
+    folder: Path,
+    env: Mapping[str, str],
+    kind: str,
+    failing: Points,
+    notes: Path | None = None,
     within_s: float = PATIENCE_S,
 ) -> Ended:
     """Run something in a fork of this process, with one point that fails. ``notes``: where to write the points."""
@@ -52,8 +57,10 @@ def play(
                 os.dup2(os.open(path, flags), number)
             sys.stdin, sys.stdout, sys.stderr = (os.fdopen(n, "r" if n == 0 else "w") for n in range(3))
             sys.stderr.reconfigure(line_buffering=True)  # type: ignore[union-attr]
+            sys.__stdout__, sys.__stderr__ = sys.stdout, sys.stderr  # type: ignore[misc]
             os._exit = lambda code: _leave(_exit, code, failing, notes)  # type: ignore[assignment]
-            failing.watch(kind)
+            if kind in points.KINDS:
+                failing.watch(kind)
             run()
             points.end()
             _leave(_exit, 98, failing, notes)
@@ -112,14 +119,16 @@ def is_a_sentence(ended: Ended) -> list[str]:
         return wrong  # a bug of CPython where memory fails
     if "Traceback" in text or "internal error" in text or "Exception ignored" in text:
         wrong.append("no sentence")
-    elif ended.code and not re.search(r"^Error: .+", ended.err, re.M):
+    elif ended.code and not re.search(r"^Error: .+", ended.err, re.MULTILINE):
         wrong.append("fails and does not say why")
-    elif ended.code and not re.search(r"^Fix: .+", ended.err, re.M):
+    elif ended.code and not re.search(r"^Fix: .+", ended.err, re.MULTILINE):
         wrong.append("says no fix")
     return wrong
 
 
-def counted(run: Callable[[], None], fresh: Callable[[], tuple[Path, Mapping[str, str]]], kind: str) -> list[str]:
+def counted(
+    run: Callable[[], None], fresh: Callable[[], tuple[Path, Mapping[str, str]]], kind: str
+) -> list[str]:
     """The points that a run passes when none fails."""
     if kind == "memory":
         return [""] * _allocations(run, fresh)

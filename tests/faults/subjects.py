@@ -8,6 +8,8 @@ from pathlib import Path
 from typing import Protocol
 
 from tests.faults.submit import Submit
+from tests.faults.supervised import Supervised
+from tests.faults.turns import Turns
 
 
 class Subject(Protocol):
@@ -23,5 +25,7 @@ class Subject(Protocol):
 SUBJECTS: dict[str, Callable[[Path], Subject]] = {
     "submit": Submit,
     "first-submit": partial(Submit, first=True),
+    "turns": Turns,
+    "supervisor": Supervised,
     "cold-submit": partial(Submit, cold=True),
 }

@@ -1,8 +1,8 @@
 """A submit, of which each call and each allocation fails once.
 
 What must hold: the command says that it worked, and the job is there once and as it was asked for; or it ends with one
-error, its fix and a documented exit code, and the job is not there, or the error says that it is. Either way the state is sound, nothing is locked,
-and the next submit works.
+error, its fix and a documented exit code, and the job is not there, or the error says that it is. Either way the state
+is sound, nothing is locked, and the next submit works.
 """
 
 from __future__ import annotations
@@ -20,7 +20,19 @@ from vctl.operations.declare import Context
 from vctl.ops.prove import prove
 from vctl.store.store import Store
 
-WORDS = ("job", "submit", "--no-wait", "--submission-id", "j", "--num-cpus", "1", "--env", "A=b", "--", "true")
+WORDS = (
+    "job",
+    "submit",
+    "--no-wait",
+    "--submission-id",
+    "j",
+    "--num-cpus",
+    "1",
+    "--env",
+    "A=b",
+    "--",
+    "true",
+)
 
 
 class Submit:
@@ -36,7 +48,9 @@ class Submit:
             with Store.open(self.base) as store:
                 context = Context(store, load(env={"VCTL_HOME": str(self.base), "VCTL_LOCAL_NODE": "0"}))
                 nodes.add.run(context, resources={"CPU": 4}, count=1)
-                jobs.submit.run(context, ["true"], submission_id="before", cwd="/", environment={"PATH": "/bin"})
+                jobs.submit.run(
+                    context, ["true"], submission_id="before", cwd="/", environment={"PATH": "/bin"}
+                )
             (self.base / "changes").unlink()  # it names the files of the original
         self.sample = Sample(self.base, work)
         self.folder = work / "work"
@@ -46,7 +60,12 @@ class Submit:
 
     def _env(self, home: Path) -> dict[str, str]:
         kept = {name: value for name, value in os.environ.items() if not name.startswith("VCTL_")}
-        return {**kept, "VCTL_HOME": str(home), "VCTL_LOCAL_NODE": "0", "VCTL_AUTOSTART": "0"}
+        return {
+            **kept,
+            "VCTL_HOME": str(home),
+            "VCTL_LOCAL_NODE": str(int(self.first)),
+            "VCTL_AUTOSTART": "0",
+        }
 
     def fresh(self) -> tuple[Path, Mapping[str, str]]:
         return self.folder, self._env(self.sample.copy())
@@ -68,7 +87,10 @@ class Submit:
     def _left(self, home: Path, ended: Ended, *, killed: bool) -> list[str]:
         wrong = []
         with Store.open(home, lock_timeout_s=1) as store:
-            found = {row[0]: tuple(row[1:]) for row in store.rows("SELECT submission_id, status, priority FROM jobs")}
+            found = {
+                row[0]: tuple(row[1:])
+                for row in store.rows("SELECT submission_id, status, priority FROM jobs")
+            }
             is_there = "j" in found
             if ended.code == 0 and not is_there:
                 wrong.append("success, and the job is not there")
@@ -84,10 +106,9 @@ class Submit:
                 if (job["entrypoint"], job["status"]) != ("true", "PENDING"):
                     wrong.append(f"another job: {job}")
             context = Context(store, load(env={"VCTL_HOME": str(home), "VCTL_LOCAL_NODE": "0"}))
+            nodes.add.run(context, resources={"CPU": 1}, count=1)
             jobs.submit.run(context, ["true"], submission_id="next", cwd="/", environment={"PATH": "/bin"})
             wrong += prove(store)
             if ops.replay.replay(store, dry_run=True)["changes"]:
                 wrong.append("the journal does not lead to the tables")
         return wrong
-
-

@@ -17,7 +17,7 @@ from vctl.cli.common import HOISTED
 from vctl.cli.declare import Command
 from vctl.config import COLORS
 from vctl.core.text import harmless
-from vctl.errors import BadSpec, OfTheMachine, VctlError, known
+from vctl.errors import BadSpec, VctlError, known
 from vctl.spec.params import Param
 
 
@@ -71,10 +71,12 @@ def _explained(error: Exception) -> VctlError:
     if (trouble := error if isinstance(error, VctlError) else known(error)) is not None:
         return trouble
     detail = f"{type(error).__name__}: {error}".splitlines()[0]
-    return OfTheMachine(
+    internal = VctlError(
         f"internal error: {detail}",
         fix="run it again with VCTL_DEBUG=1 to see the traceback, and report the error",
     )
+    internal.is_refusal = False
+    return internal
 
 
 def not_loaded(error: ImportError) -> VctlError:

@@ -111,7 +111,8 @@ class Operation(Generic[P, R]):
         try:
             return context.store.settled(lambda: self._carry_out(context, *args, **kwargs))
         except VctlError as error:
-            raise error.after(context.store.effect)
+            error.after(context.store.effect)
+            raise
         except Exception as error:
             explanation = known(error) or ops.health.unreadable(context.store)
             if explanation is None:

@@ -23,7 +23,7 @@ else:
 Plan = tuple[tuple[bytes, ...], dict[bytes, bytes], bytes, bytes, tuple[int, ...] | None]
 
 _PASSING = (
-    errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.EAGAIN, errno.ENOMEM, errno.ENFILE, errno.EMFILE,
+    errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.EAGAIN, errno.ENOMEM, errno.ENFILE, errno.EMFILE, errno.ENOBUFS,
 )  # fmt: skip
 _DEFAULT_PATH = os.fsencode(os.defpath)
 # Python ignores SIGPIPE and SIGXFSZ. The others are listed because posix_spawn of glibc makes a system call
@@ -73,7 +73,7 @@ def spawn(plan: Plan, home: bytes) -> int:
     try:
         os.chdir(cwd)
     except (OSError, ValueError) as error:
-        raise SpawnError(126, "cannot enter directory", cwd, error) from None
+        raise SpawnError(126, "cannot enter directory", cwd, error, passes=passes(error)) from None
     log = -1
     try:
         try:
@@ -84,7 +84,8 @@ def spawn(plan: Plan, home: bytes) -> int:
             if cpu_ids is not None:
                 os.sched_setaffinity(0, cpu_ids)
         except (OSError, ValueError) as error:
-            raise SpawnError(126, f"cannot set CPUs {cpu_ids} for", argv[0], error) from None
+            problem = f"cannot set CPUs {cpu_ids} for"
+            raise SpawnError(126, problem, argv[0], error, passes=passes(error)) from None
         return _started(argv, env, log)
     finally:
         if log >= 0:
@@ -109,7 +110,7 @@ def _started(argv: tuple[bytes, ...], env: dict[bytes, bytes], log: int) -> int:
 
 def passes(error: BaseException) -> bool:
     """Whether an error may pass: a full disk, an I/O error, or no process, memory or open file left."""
-    return isinstance(error, OSError) and error.errno in _PASSING
+    return isinstance(error, MemoryError) or (isinstance(error, OSError) and error.errno in _PASSING)
 
 
 def make_folder(folder: bytes, home: bytes) -> bool:

@@ -470,9 +470,9 @@ def write_lock_holder(path: Path) -> str:
     return "another process"
 
 
-def disown(home: Path) -> None:
-    """Separate the tables from all records of processes, as they come from another place or time."""
-    with closing(open_file(database_path(home))) as db:
+def disown(path: Path) -> None:
+    """Separate the tables in a file from all records of processes, as they come from another place or time."""
+    with closing(open_file(path)) as db:
         db.execute("INSERT OR REPLACE INTO meta VALUES (?, ?)", (PLACE, json.dumps(os.urandom(8).hex())))
         db.execute(
             f"UPDATE head SET journal = ?, base = {NEWEST}, contents = random()", (os.urandom(8).hex(),)

@@ -151,7 +151,7 @@ class Store:
         try:
             yield
         finally:
-            if self.db.in_transaction:  # SQLite has ended it when memory or the disk has failed
+            if self._db.in_transaction:  # SQLite has ended it when memory or the disk has failed
                 self.db.execute("COMMIT")
 
     def lost(self) -> tuple[int, int] | None:
