@@ -102,3 +102,49 @@ def test_a_limit_without_a_unit_is_said_by_whatever_takes_one(nodes: Cli) -> Non
         assert "Warning: --time-limit: 60 means 60 seconds. Write 60m or 60h for more" in nodes(line).err, (
             line
         )
+
+
+FIXES = {
+    "ps --sort -age": "did you mean submitted_at:desc?",
+    "ps --sort time": "did you mean run_s?",
+    "ps --sort -run_s": "did you mean run_s:desc?",
+    "ps --columns ID,STATUS": "did you mean job_id?",
+    "node list --sort type": "did you mean template_id?",
+    "events --follow": "did you mean --watch?",
+    "events -f": "did you mean --watch?",
+    "daemon status": "did you mean `vctl daemon --status`?",
+    "daemon stop": "did you mean `vctl daemon --stop`?",
+    "stop --all": "a pattern names all jobs: `vctl stop '*'`",
+    "stop all": "a pattern names all jobs: '*'",
+    "stop one,two": "write the ids as separate words: one two",
+    "logs mine": "it is the name of one: write the id",
+    "run -c team/sub -- true": "an id is no path: write sub",
+    "vc update team --min CPU=+2": "write the whole amount: CPU=8",
+}
+
+
+@pytest.mark.parametrize("line", FIXES)
+def test_what_is_meant_is_said(nodes: Cli, line: str) -> None:
+    assert nodes("job submit --no-wait --hold --submission-id one --name mine -- true").code == 0
+    assert nodes("vc create team --min CPU=1").code == 0
+    ran = nodes(line)
+    assert ran.code in (2, 4)
+    assert ran.out == ""
+    assert f"Fix: {FIXES[line]}\n" in ran.err
+
+
+@pytest.mark.on_the_machine
+def test_a_file_is_no_cluster_to_export(nodes: Cli) -> None:
+    ran = nodes("vc export tree.yaml")
+    assert (ran.code, ran.err) == (2, "Error: ID: tree.yaml is a file\nFix: vctl vc export > tree.yaml\n")
+
+
+def test_a_number_of_days_is_no_number_of_seconds(nodes: Cli) -> None:
+    """`--older-than 30` deleted what had ended half a minute ago."""
+    ran = nodes("prune --older-than 30 --dry-run")
+    assert (ran.code, ran.err) == (
+        2,
+        "Error: --older-than: 30 means 30 seconds\nFix: write 30d for days, or 30s\n",
+    )
+    for age in ("30d", "30s", "0", "2592000", "1.5h"):
+        assert nodes(f"prune --older-than {age} --dry-run").code == 0, age

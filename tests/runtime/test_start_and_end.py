@@ -87,6 +87,9 @@ REMEDIES = {
     "another file": ("./go", 0o644, "Permission denied; make it executable: chmod +x ./go"),
     "a directory": ("./logs", None, "Permission denied; it is a directory"),
     "a variable": ("A=1", None, "No such file or directory; to set a variable, write env A=1 before the command"),
+    "a value without quotes": (
+        "job", None, "No such file or directory; it stands before --: put a value with blanks in quotes",
+    ),
     "nothing that is known": ("nonesuch", None, "No such file or directory"),
 }  # fmt: skip
 
@@ -97,7 +100,7 @@ def test_a_launch_that_cannot_work_says_what_to_write(ground, name, mode, words)
     if mode is not None:
         (ground.home / name).write_text("echo hi\n")
         (ground.home / name).chmod(mode)
-    ground.launch("a", name, "more")
+    ground.launch("a", name, *(["--", "true"] if name == "job" else ["more"]))
     assert ground.ended("a").message == f"cannot run {name}: {words}"
 
 

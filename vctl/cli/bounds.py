@@ -94,6 +94,8 @@ def _amounts(texts: Sequence[str], field: str) -> dict[str, int | float | None]:
         if not (name and equals and amount):
             raise refuse(option, f"{show(pair)} is not NAME=AMOUNT", f"write {option} {EXAMPLES[field]}")
         check_resource_name(name, option, DEFAULT_UNITS)
+        if amount.startswith("+"):
+            raise refuse(option, f"{show(pair)}: nothing is added", f"write the whole amount: {name}=8")
         if name in amounts:
             raise refuse(option, f"{name} is given twice", "keep one of the two")
         if amount in NOTHING:

@@ -181,7 +181,7 @@ OTHER_OPTIONS = {
     "--no-wait": "--background --async",
     "--per-node": "--ntasks-per-node",
     "--follow": "--stream",
-    "--watch": "--refresh",
+    "--watch": "--refresh --follow -f",
     "--repair": "--fix",
     "--all": "--all-namespaces --show-all -A",
     "leave it out: the command waits; --no-wait returns at once": "--wait",

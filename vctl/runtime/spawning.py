@@ -147,6 +147,8 @@ def _remedy(argv: tuple[bytes, ...], file: bytes, number: int | None) -> str:
     name = os.fsdecode(argv[0])
     runner = {b".py": "python", b".sh": "sh"}.get(os.path.splitext(argv[0])[1])
     if number == errno.ENOENT:
+        if b"--" in argv[1:]:
+            return "; it stands before --: put a value with blanks in quotes"
         return f"; to set a variable, write env {name} before the command" if "=" in name else ""
     if number not in (errno.EACCES, errno.ENOEXEC):
         return ""
