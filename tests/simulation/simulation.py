@@ -30,7 +30,15 @@ from vctl.daemon.measuring import measure
 from vctl.daemon.scheduler import Scheduler
 from vctl.daemon.turn import Turn
 from vctl.engine import array_limits
-from vctl.engine.changes import Change, JobStarted, JobSubmitted, RunEnded, RunStopping, TaskStarted
+from vctl.engine.changes import (
+    ArrayLimited,
+    Change,
+    JobStarted,
+    JobSubmitted,
+    RunEnded,
+    RunStopping,
+    TaskStarted,
+)
 from vctl.engine.codec import decode, encode
 from vctl.engine.settings import LeaseTerms
 from vctl.engine.stimuli import Outputs
@@ -612,11 +620,19 @@ class Simulation(World):
         if not self.changed:
             return
         self.changed = False
+        started: set[str] = set()
         for row in self.store.rows(f"SELECT seq, change FROM {JOURNAL} WHERE seq > ?", self.read_to):
             self.note(f"{row['seq']} {row['change']}")
             self.read_to = row["seq"]
             if row["change"] is not None:
-                self._check_change(decode(row["change"]))
+                change = decode(row["change"])
+                self._check_change(change)
+                if isinstance(change, JobStarted) and change.job.array_id is not None:
+                    started.add(change.job.array_id)
+                elif isinstance(change, ArrayLimited):  # what runs may be more than what may start since then
+                    started.discard(change.array_id)
+        for array_id in sorted(started):
+            self._check_array(array_id)
         self.commits += 1
         if self.commits % self.often:
             self.folding.check(None, compare=False)
@@ -629,8 +645,6 @@ class Simulation(World):
                 members = len(change.vnodes) if change.job.per_node else 1
                 if len(change.runs) != members:
                     raise Violation(f"{len(change.runs)} of {members} members start: {change}")
-                if (array_id := change.job.array_id) is not None:
-                    self._check_array(array_id)
                 self._check_numbers()
             case TaskStarted():
                 self._check_numbers()
