@@ -48,15 +48,11 @@ COLUMNS = tuple(dict.fromkeys((*forms.JOB, *ALIKE)))
 FILTER_KEYS = tuple(job_views.FILTERED)
 
 
-MOST_NAMED = 3
-"""The most ids that an error names where somebody wrote a name."""
-
-
 def resolve(store: Store, ref: str | int) -> int:
     """The number of a job from its submission id, number, unique prefix, or ``last``. Raises NotFound."""
     if isinstance(ref, int):
         if table.get(store, ref) is None:
-            raise _no_job(store, str(ref))
+            raise matching.no_job(store, str(ref))
         return ref
     if ref == LAST:
         number = table.last_number(store)
@@ -81,7 +77,7 @@ def resolve(store: Store, ref: str | int) -> int:
         raise BadSpec(
             f"job {ref} is ambiguous: {shown}{' …' if len(like) > 4 else ''}", fix="write more of the id"
         )
-    raise _no_job(store, ref)
+    raise matching.no_job(store, ref)
 
 
 def resolve_named(store: Store, ref: str | int, path: str) -> int:
@@ -91,18 +87,6 @@ def resolve_named(store: Store, ref: str | int, path: str) -> int:
     except VctlError as error:
         error.add_path(path)
         raise
-
-
-def _no_job(store: Store, ref: str) -> NotFound:
-    fix = "see `vctl job list -a`"
-    if named := table.with_name(store, ref, MOST_NAMED + 1):
-        more = " …" if len(named) > MOST_NAMED else ""
-        fix = f"it is the name of {', '.join(named[:MOST_NAMED])}{more}: write the id"
-    elif "," in ref:
-        fix = f"write the ids as separate words: {' '.join(ref.replace(',', ' ').split())}"
-    elif ref == "all":
-        fix = "a pattern names all jobs: '*'"
-    return NotFound(f"there is no job {ref!r}", fix=fix, details={"job": ref})
 
 
 def get_job(store: Store, ref: str | int, *, forecast: bool = True) -> JobForm:
