@@ -137,14 +137,3 @@ def test_what_is_meant_is_said(nodes: Cli, line: str) -> None:
 def test_a_file_is_no_cluster_to_export(nodes: Cli) -> None:
     ran = nodes("vc export tree.yaml")
     assert (ran.code, ran.err) == (2, "Error: ID: tree.yaml is a file\nFix: vctl vc export > tree.yaml\n")
-
-
-def test_a_number_of_days_is_no_number_of_seconds(nodes: Cli) -> None:
-    """`--older-than 30` deleted what had ended half a minute ago."""
-    ran = nodes("prune --older-than 30 --dry-run")
-    assert (ran.code, ran.err) == (
-        2,
-        "Error: --older-than: 30 means 30 seconds\nFix: write 30d for days, or 30s\n",
-    )
-    for age in ("30d", "30s", "0", "2592000", "1.5h"):
-        assert nodes(f"prune --older-than {age} --dry-run").code == 0, age

@@ -1,7 +1,6 @@
 """The scheduler itself and the care of the state: daemon, replay, doctor, backup, restore, prune."""
 
 import os
-import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -181,7 +180,4 @@ def _pruned(data: "Pruned") -> Answer:
 )
 def prune(call: Call, options: Annotated[Given, Together.of(upkeep.prune)]) -> Answer:
     """Delete jobs that ended long ago, and files that vctl moved aside."""
-    age = str(call.written["older_than_s"]).strip()
-    if re.fullmatch("[1-9][0-9]{0,3}", age):  # somebody means days, and what is deleted does not come back
-        raise BadSpec(f"--older-than: {age} means {age} seconds", fix=f"write {age}d for days, or {age}s")
     return _pruned(upkeep.prune(call.backend, **options or {}))
