@@ -8,7 +8,7 @@ need.
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 from heapq import heapify, heappop, heappush
 from operator import itemgetter
 
@@ -20,7 +20,7 @@ Head = tuple[float, OrderKey, SubQueue, Candidates | None]
 """(Share of the user, key of the first job, sub-queue, the jobs behind it or None before the first try)."""
 
 FEW = 32
-"""Of so many shapes that may need a look the first is sought; of more, all heads are looked at in their order."""
+"""Of so many shapes that may need a look the first is sought; of more, they are found among the heads in order."""
 
 
 class Heads:
@@ -76,7 +76,7 @@ class Heads:
         heapify(self.lined_up)
 
     def pass_over(
-        self, shapes: Mapping[str, SchedulingClass], names: Collection[str], needs_look: Callable[[str], bool]
+        self, shapes: Mapping[str, SchedulingClass], names: Set[str], needs_look: Callable[[str], bool]
     ) -> int:
         """Pass over those behind up to the first one that needs a look; returns how many were looked at.
 
@@ -88,7 +88,7 @@ class Heads:
             some = (one for name in names for one in shapes[name].sub_queues.values())
             heads = sorted(((one.order[0], one) for one in some if one.order[0] >= ahead), key=itemgetter(0))
         for number, (key, one) in enumerate(heads):
-            if needs_look(one.shape):
+            if one.shape in names and needs_look(one.shape):
                 self._at = bisect_left(behind, key, lo=self._at, key=itemgetter(0))
                 return number
         self._at = len(behind)

@@ -376,7 +376,7 @@ class Queue:
         """The shapes whose verdict may not hold, or was not reported for all of their jobs; and maybe others."""
         if not self.doubts.regards:
             return self.doubts.untold
-        some = self.needs.within(reach_of(ledger, self.parent_id).largest_piece)
+        some = self.needs.within(reach_of(ledger, self.parent_id).largest_pieces)
         return [*self.doubts.untold, *some]
 
     def forget_verdicts(self) -> None:
