@@ -17,6 +17,7 @@ from vctl.scheduler.gang_growth import grow, one_piece
 from vctl.scheduler.placement import Placed, Unplaced, place
 from vctl.scheduler.plan import Plan
 from vctl.scheduler.queueing import Queue
+from vctl.scheduler.work import Budget
 
 pytestmark = spec("6.complete", "8.preemption", "8.reasons", "9.conserving", "9.lending")
 
@@ -100,7 +101,7 @@ def test_one_node_comes_free_for_200_shapes(monkeypatch: pytest.MonkeyPatch) -> 
 
     def round_(steps: int | None = None) -> Plan:
         done.update(search=0, step=0)
-        return decide(ledger, queues, now_ns=10**9, steps=steps)
+        return decide(ledger, queues, now_ns=10**9, budget=Budget(steps))
 
     counted(queue_scan, "place_with_growth", "search")
     counted(queue_scan.QueueScan, "step", "step")
