@@ -11,7 +11,7 @@ from __future__ import annotations
 from bisect import bisect_left, bisect_right
 from collections.abc import Collection, Iterable
 
-from vctl.core.resources import Amounts, within
+from vctl.core.resources import Amounts
 from vctl.scheduler.upper_bound import UpperBound
 
 FEW = 64
@@ -28,12 +28,12 @@ class Needs:
 
     def put(self, name: str, count: UpperBound) -> None:
         """Add a class."""
-        self._amounts[name] = count.largest
-        for resource in count.largest.keys() - self._lines.keys():
+        largest = self._amounts[name] = count.largest
+        for resource in largest.keys() - self._lines.keys():
             others = [other for other in self._amounts if other != name]
             self._lines[resource] = [0] * len(others), others
         for resource, (amounts, names) in self._lines.items():
-            at = bisect_left(amounts, amount := count.largest.get(resource, 0))
+            at = bisect_left(amounts, amount := largest.get(resource, 0))
             amounts.insert(at, amount)
             names.insert(at, name)
 
@@ -53,6 +53,9 @@ class Needs:
             if end > FEW:
                 return self._amounts
             for one in self._lines[name][1][:end] if ends else self._amounts:
-                if one not in found and within(self._amounts[one], free):
+                for resource, amount in self._amounts[one].items():
+                    if amount > free.get(resource, 0):
+                        break
+                else:
                     found[one] = None
         return found

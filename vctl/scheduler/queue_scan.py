@@ -45,7 +45,7 @@ PASS, COUNT, SEARCH, PIECES = 1, 4, 15, 4
 HEADS = 16
 """The heads that are lined up, or passed, in one step."""
 START, VNODE = 15, 4
-"""The steps of writing and carrying out a start, and of each virtual node of it."""
+"""The steps of writing and carrying out a start, and of each virtual node of it and of the clusters that grow for it."""
 Before = tuple[Memo, int | None]
 """The memo of the last scan of a queue, and when that ends to hold (``Queue.until_ns``)."""
 Turn = tuple[int, int, bool]
@@ -555,7 +555,7 @@ class QueueScan:
     def _count(self, start: Start) -> None:
         """Note a start in the counts, shares and reservations of this round."""
         job = start.job
-        self.budget.spend(START + len(start.vnodes) * VNODE)
+        self.budget.spend(START + (len(start.vnodes) + len(start.growth)) * VNODE)
         self.preemptor.count(job)
         self.shared.note_start(job)
         self.running.put(RunningJob.begun(job, start.cluster_id, start.run_id, self.now_ns))
