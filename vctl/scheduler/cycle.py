@@ -69,11 +69,12 @@ from vctl.core.queue_policy import BACKFILL, BEST_EFFORT, SECOND, STRICT
 from vctl.core.wording import cluster_text
 from vctl.scheduler.elasticity import can_grow, level_above, suppliers_outside
 from vctl.scheduler.fairness import Shares, Usage, is_fair
+from vctl.scheduler.heads import Rest
 from vctl.scheduler.nominations import Nominations
 from vctl.scheduler.plan import Plan, Start, Trial, Wait, revert
 from vctl.scheduler.preemption import Preemptor
 from vctl.scheduler.queue_scan import Before, QueueScan
-from vctl.scheduler.queueing import Memo, Queue, Rest
+from vctl.scheduler.queueing import Memo, Queue
 from vctl.scheduler.recall import has_loosened, is_loose
 from vctl.scheduler.running import Running
 from vctl.scheduler.scarcity import note_demand
