@@ -114,6 +114,9 @@ def test_one_node_comes_free_for_200_shapes(monkeypatch: pytest.MonkeyPatch) -> 
             rounds + 1,
             plan.unsearched,
         )
+        memos = [queue.memo for queue in queues.values() if queue.memo is not None]
+        rests = [memo.rest for memo in memos if memo.rest is not None]
+        assert bool(rests) == more and not any(rest.heads.lined_up for rest in rests)  # handed on as they are
     assert (searches, told, rounds) == (200, 200, 8)
     assert round_().is_empty and done == {"search": 0, "step": 0}
 
