@@ -219,7 +219,7 @@ def test_the_command(busy: Running, tmp_path: Path):
 @IN_CI
 @pytest.mark.usefixtures("alone_with_ray")
 def test_a_job_of_rays_command_sees_its_own_ray(start: Start, tmp_path: Path) -> None:
-    """By default where Ray is installed; ``none`` in its metadata leaves it without."""
+    """By default where Ray is installed, and started when the job connects; ``none`` leaves it without."""
     server = start(VCTL_RAY_JOBS="")
     server.nodes(1)
     (tmp_path / "job.py").write_text(
@@ -233,3 +233,9 @@ def test_a_job_of_rays_command_sees_its_own_ray(start: Start, tmp_path: Path) ->
             server, "submit", *metadata, "--working-dir", ".", "--", sys.executable, "job.py", cwd=tmp_path
         )
         assert (code, says in said) == (0, True), said
+    look = 'echo "at $RAY_ADDRESS"; ls "$RAY_TMPDIR"'
+    words = ("submit", "--submission-id", "echo", "--", "sh", "-c", look)
+    code, said = ray_job(server, *words)
+    assert (code, ":" in said.partition("at ")[2].splitlines()[0]) == (0, True), said
+    assert "start.log" not in said  # Ray's command has not run
+    assert server.http.get("/api/jobs/echo").json()["message"] == "Job finished successfully."
