@@ -119,8 +119,11 @@ def count():
 
 assert sum(ray.get([count.remote() for _ in range(2)])) == 2
 pathlib.Path("up").touch()
+most = 2.0
 while not pathlib.Path("go").exists():
-    time.sleep(0.05)
+    most = max(most, ray.cluster_resources().get("CPU", 0.0))
+    time.sleep(0.02)
+assert most == 2.0, f"a raylet that was killed counts beside the one in its place: {most} CPUs of 2"
 assert sum(ray.get([count.options(scheduling_strategy="SPREAD").remote() for _ in range(8)])) == 8
 while ray.cluster_resources().get("CPU") != 2.0:
     time.sleep(0.05)
@@ -298,6 +301,29 @@ def test_a_daemon_that_is_killed_finds_the_job_again(boxes: Place) -> None:
     assert boxes.reach("stay", "SUCCEEDED", "FAILED", within_s=RAY_S)["status"] == "SUCCEEDED", log_of(
         boxes, "stay"
     )
+    assert_clean(boxes, used)
+
+
+def test_many_that_start_at_once_take_turns(boxes: Place) -> None:
+    """At most as many starts of Ray at once as the machine has CPUs, so that each is in time for Ray."""
+    boxes.daemon()
+    names = [f"j{number}" for number in range((os.cpu_count() or 1) + 1)]
+    assert len(names) <= 4, "a machine with few CPUs is needed"
+    (boxes.folder / "see.py").write_text(
+        "import ray; ray.init(log_to_driver=False); print(ray.cluster_resources()['CPU'])"
+    )
+    for name in names:
+        words = ("--submission-id", name, "--num-cpus", "2", "--", sys.executable, "see.py")
+        boxes.ok("job", "submit", "--no-wait", "--ray", *words)
+    most, used = 0, set[str]()
+    while any(job["status"] in ("PENDING", "RUNNING") for job in boxes.jobs().values()):
+        most = max(most, sum(words[2:3] == [b"start"] for words in left_of(boxes).values()))
+        used |= folders(boxes)
+        time.sleep(0.05)
+    assert 1 < most <= (os.cpu_count() or 1)
+    for name in names:
+        assert boxes.job(name)["status"] == "SUCCEEDED", log_of(boxes, name)
+        assert "2.0" in log_of(boxes, name)
     assert_clean(boxes, used)
 
 

@@ -126,7 +126,7 @@ class Background:
         return self.config.handed_on(_SETTINGS)
 
     def _on_ray(self) -> dict[str, str]:
-        """What a scheduler needs to be on a Ray cluster, if the last one of the directory was; its address, if not set."""
+        """What a scheduler on a Ray cluster needs; its address is that of the last one, if none is set."""
         from vctl.config import BY_NAME
 
         address = self.config.get("ray")

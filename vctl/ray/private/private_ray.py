@@ -324,13 +324,17 @@ class Keeper(Parent):
         """Keep the raylets in step with the virtual nodes until Over is raised."""
         while True:
             self.check()
+            dead: list[Raylet] = []
             for of_node in self.raylets.values():
                 for raylet in [raylet for raylet in of_node if raylet.pid in self.ended]:
                     of_node.remove(raylet)
+                    dead += [raylet] if self.ended[raylet.pid] else []
                     if raylet.until is None:
                         say(f"the raylet of {raylet.name} has ended; another one is started")
             self.ended.clear()
             try:
+                for raylet in dead:  # before another one has its resources
+                    self.note_death(raylet.node_id)
                 shown = self.shown()
                 self.due = self.follow(shown)
                 self.grow(shown)
