@@ -96,7 +96,10 @@ def test_nobody_else_enters_a_reservation(ray: Place, cluster: RayCluster) -> No
 
 
 def test_a_job_waits_for_others_in_ray(ray: Place, cluster: RayCluster) -> None:
-    """What others hold is not taken from them; a job that is stopped meanwhile never starts."""
+    """What others hold is not taken from them: jobs wait in their queue, and it is said who holds what.
+
+    One that is stopped meanwhile never starts.
+    """
     hold = (
         "from ray.util import placement_group\n"
         "group = placement_group([{'CPU': 2}] * 2, name='other', lifetime='detached')\nassert group.wait(60)"
@@ -106,8 +109,19 @@ def test_a_job_waits_for_others_in_ray(ray: Place, cluster: RayCluster) -> None:
         ray.submit("--submission-id", "waits", "--", "echo", "started")
         ray.submit("--submission-id", "stopped", "--", "echo", "started")
         for ref in ("waits", "stopped"):
-            ray.reach(ref, "RUNNING")
-        eventually(lambda: len(cluster.groups()) == 3, "both to ask", RAY_S)
+            eventually(
+                lambda ref=ref: "other holds 2" in (ray.job(ref)["message"] or ""), "the holder", RAY_S
+            )
+            job = ray.job(ref)
+            assert (job["status"], job["state_reason"]) == ("PENDING", "InsufficientResources")
+            assert "0 of 2 are free in Ray" in job["message"]
+        why = ray.read("why", "waits")
+        assert (why["status"], why["state_reason"]) == ("PENDING", "InsufficientResources")
+        assert "other holds 2" in why["message"]
+        assert [
+            one["submission_id"]
+            for one in ray.read("job", "list", "--filter", "state_reason=InsufficientResources")["items"]
+        ]
         assert ray.run("job", "stop", "stopped").code == 0
         assert ray.job("stopped")["status"] == "STOPPED"
         assert log_of(ray, "stopped") == ""

@@ -8,6 +8,7 @@ import signal
 import sys
 import time
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -143,6 +144,11 @@ def pids(place: Place, *, ending: bytes = b"", holding: bytes = b"") -> list[int
         if (words := processes.command(pid))
         and (words[0].endswith(ending) if ending else any(holding in word for word in words))
     )
+
+
+def starts(place: Place) -> int:
+    """How many `ray start` are under way."""
+    return sum(words[2:3] == [b"start"] for words in left_of(place).values())
 
 
 @pytest.fixture
@@ -304,6 +310,34 @@ def test_a_daemon_that_is_killed_finds_the_job_again(boxes: Place) -> None:
     assert_clean(boxes, used)
 
 
+def test_a_killed_raylet_does_not_count_beside_its_successor(boxes: Place) -> None:
+    """Its keeper tells Ray of its death; by its health checks alone, this Ray would notice after a minute."""
+    (boxes.folder / "bin").mkdir()
+    (wrapper := boxes.folder / "bin/ray").write_text(
+        f'#!/bin/sh\nRAY_health_check_failure_threshold=60 exec {Path(sys.executable).parent / "ray"} "$@"\n'
+    )
+    wrapper.chmod(0o755)
+    boxes.more["PATH"] = f"{boxes.folder / 'bin'}:{os.environ['PATH']}"
+    boxes.daemon()
+    (boxes.folder / "stay.py").write_text(STAY)
+    boxes.ok(
+        "job", "submit", "--no-wait", "--ray", "--submission-id", "stay", "--virtual-cluster", SPREAD_2X1,
+        "--", "env", sys.executable, "stay.py",
+    )  # fmt: skip
+    up = boxes.folder / "up"
+    eventually(lambda: up.exists() or boxes.job("stay")["status"] == "FAILED", "the job to be up", RAY_S)
+    used, before = folders(boxes), set(pids(boxes, ending=b"/raylet"))
+    for pid in raylet_of(1)(boxes):
+        os.kill(pid, signal.SIGKILL)
+    eventually(lambda: set(pids(boxes, ending=b"/raylet")) - before, "another raylet to start", RAY_S)
+    eventually(lambda: not starts(boxes), "it to have joined", RAY_S)
+    time.sleep(1)  # in which the program counts the CPUs
+    (boxes.folder / "go").touch()
+    job = boxes.reach("stay", "SUCCEEDED", "FAILED", within_s=RAY_S)
+    assert job["status"] == "SUCCEEDED", log_of(boxes, "stay")
+    assert_clean(boxes, used)
+
+
 def test_many_that_start_at_once_take_turns(boxes: Place) -> None:
     """At most as many starts of Ray at once as the machine has CPUs, so that each is in time for Ray."""
     boxes.daemon()
@@ -317,7 +351,7 @@ def test_many_that_start_at_once_take_turns(boxes: Place) -> None:
         boxes.ok("job", "submit", "--no-wait", "--ray", *words)
     most, used = 0, set[str]()
     while any(job["status"] in ("PENDING", "RUNNING") for job in boxes.jobs().values()):
-        most = max(most, sum(words[2:3] == [b"start"] for words in left_of(boxes).values()))
+        most = max(most, starts(boxes))
         used |= folders(boxes)
         time.sleep(0.05)
     assert 1 < most <= (os.cpu_count() or 1)
