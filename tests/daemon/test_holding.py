@@ -237,7 +237,15 @@ def test_the_view_says_what_the_commands_say(here: Life) -> None:
         reason, message = reasons.gate(here.store, row)
         assert tuple(view) == (reason or "PendingEvaluation", message), row["submission_id"]
         seen.add(reason)
-    tokens = {"Held", "BeginTime", "Dependency", "ArrayLimit", "Backoff", "Preempted", "InsufficientResources"}
+    tokens = {
+        "Held",
+        "BeginTime",
+        "Dependency",
+        "ArrayLimit",
+        "Backoff",
+        "Preempted",
+        "InsufficientResources",
+    }
     assert seen == {None, *tokens}
 
 

@@ -191,7 +191,9 @@ def refused(state: SchedulerState) -> ProcessOver:
 
 @spec("16.ray")
 @pytest.mark.parametrize(("before", "wait_s"), [(0, 1), (2, 4), (9, 15)])
-def test_a_job_that_others_keep_from_starting_waits_in_its_queue_and_says_who(before: int, wait_s: int) -> None:
+def test_a_job_that_others_keep_from_starting_waits_in_its_queue_and_says_who(
+    before: int, wait_s: int
+) -> None:
     """It asks again after a while that doubles, and no try of its own is lost."""
     state = state_of()
     request = replace(pending(rules=RETRIES), attempt=before, preemptions=before)
