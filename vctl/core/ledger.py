@@ -214,9 +214,11 @@ class Ledger:
         self.edition += 1
         self.clusters[cluster.cluster_id] = cluster
         (self.removing.add if cluster.state == cl.REMOVING else self.removing.discard)(cluster.cluster_id)
-        (self.lenders.add if any(cluster.lending_limit.values()) else self.lenders.discard)(
-            cluster.cluster_id
-        )
+        (
+            self.lenders.add
+            if cluster.lending_limit and any(cluster.lending_limit.values())
+            else self.lenders.discard
+        )(cluster.cluster_id)
         self.members.setdefault(cluster.cluster_id, {})
         self.demand.ask(cluster.cluster_id, cluster.spec)
         if cluster.parent_id is not None:
