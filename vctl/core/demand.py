@@ -129,6 +129,8 @@ class Demand:
 
     def put(self, source: object, requests: tuple[Request, ...] = ()) -> None:
         """Set the requests of a source; without requests it is none any more."""
+        if not requests and source not in self._sources:
+            return  # most clusters of jobs ask for nothing
         old = self._sources.get(source, ())
         if old is requests or old == requests:
             return
