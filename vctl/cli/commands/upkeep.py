@@ -1,6 +1,7 @@
 """The scheduler itself and the care of the state: daemon, replay, doctor, backup, restore, prune."""
 
 import os
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -12,7 +13,7 @@ from vctl.cli.declare import command, shows
 from vctl.cli.output import Answer, Data, done, single
 from vctl.errors import BadSpec, NotPermitted, Unreachable
 from vctl.operations import upkeep
-from vctl.spec.params import Arg, Opt
+from vctl.spec.params import Arg, Given, Opt, Together
 
 if TYPE_CHECKING:
     from vctl.cli.screen import Screen
@@ -171,7 +172,16 @@ def _pruned(data: "Pruned") -> Answer:
     return answer
 
 
-shows(
-    upkeep.prune, _pruned,
-    "vctl prune --older-than 30d", "vctl prune --older-than 12h --dry-run", common=CHANGES, lasts=True,
-)  # fmt: skip
+@command(
+    "prune",
+    "vctl prune --older-than 30d",
+    "vctl prune --older-than 12h --dry-run",
+    common=CHANGES,
+    lasts=True,
+)
+def prune(call: Call, options: Annotated[Given, Together.of(upkeep.prune)]) -> Answer:
+    """Delete jobs that ended long ago, and files that vctl moved aside."""
+    age = str(call.written["older_than_s"]).strip()
+    if re.fullmatch("[1-9][0-9]{0,3}", age):  # somebody means days, and what is deleted does not come back
+        raise BadSpec(f"--older-than: {age} means {age} seconds", fix=f"write {age}d for days, or {age}s")
+    return _pruned(upkeep.prune(call.backend, **options or {}))
