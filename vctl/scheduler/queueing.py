@@ -421,6 +421,8 @@ class Queue:
 
     def reserved_after(self, now_ns: int) -> Iterator[int]:
         """The reserved starts of the last round that are in the future."""
+        if not (self.kept or self.shared):
+            return
         for reservation in (*self.kept.values(), *(shared.reservation for shared in self.shared.values())):
             if reservation.start_ns is not None and reservation.start_ns > now_ns:
                 yield reservation.start_ns
