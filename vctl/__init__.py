@@ -1,5 +1,7 @@
 """Virtual clusters on one machine or a Ray cluster: named, nested, elastic parts with gang-scheduled jobs."""
 
+import sys
+
 __version__ = "0.1.0"
 SOCKET = "commands.sock"
 """The socket in a state directory through which commands reach the command server.
@@ -86,12 +88,11 @@ def modules_of(package: str) -> "Callable[[str], object]":
     """Return a ``__getattr__`` for a package, which imports its modules on first use."""
 
     def module(name: str) -> object:
-        from importlib import import_module
-
         path = f"{package}.{name}"
         try:
             if not name.startswith("_"):
-                return import_module(path)
+                __import__(path)  # importlib takes each command some time
+                return sys.modules[path]
         except ModuleNotFoundError as error:
             if error.name != path:
                 raise

@@ -55,7 +55,8 @@ READY, TAKEN = b"+", b"-"
 MODULES = (
     "vctl.cli.app", "vctl.cli.completion", "vctl.cli.output", "vctl.cli.submission",
     "vctl.ops.views", "vctl.ops.overview", "vctl.ops.jobs", "vctl.ops.submitting", "vctl.ops.feasible",
-    "vctl.ops.background", "vctl.ops.dependencies", "vctl.ops.why", "vctl.store.store", "vctl.engine.apply",
+    "vctl.ops.arrays", "vctl.ops.background", "vctl.ops.dependencies", "vctl.ops.matching", "vctl.ops.turns",
+    "vctl.ops.why", "vctl.store.store", "vctl.engine.apply",
     "vctl.engine.changes", "vctl.store.write", "vctl.operations.declare", "vctl.spec.job_request",
     "vctl.spec.cluster_spec", "vctl.spec.shape", "vctl.spec.source", "vctl.scheduler.orders", "json",
     "vctl.cli.columns", "vctl.cli.words", "vctl.cli.screen", "atexit", "termios", "vctl.cli.waiting", "vctl.cli.help",
