@@ -7,7 +7,10 @@ from random import Random
 
 import pytest
 
+from tests.specification import spec
 from vctl.core.wording import timestamp
+
+pytestmark = spec("18.budgets")
 
 DAY_NS = 86_400 * 10**9
 
