@@ -17,8 +17,8 @@ STATE_COLOURS = {
     "PENDING": "yellow", "DRAINING": "yellow", "REMOVING": "yellow", "DRAINED": "yellow",
     "FAILED": "red", "DEAD": "red", "RELEASING": "dim", "STOPPED": "dim", "SUCCEEDED": "dim",
 }  # fmt: skip
-_PRIMARY = re.compile(rf"\b{PRIMARY}\b")
-_MOMENT = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{6}Z")
+_PRIMARY = rf"\b{PRIMARY}\b"
+_MOMENT = r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{6}Z"
 
 
 def state(word: str | None) -> Cell:
@@ -46,8 +46,8 @@ def replicas(counts: Mapping[str, int] | None) -> str:
 def named(text: str) -> str:
     """A text as screens show it: with the alias of the primary (``primary##train``), and times in the local zone."""
     if PRIMARY in text:
-        text = _PRIMARY.sub(PRIMARY_ALIAS, text)
-    return _MOMENT.sub(lambda match: moment(match[0]), text) if "Z" in text else text
+        text = re.sub(_PRIMARY, PRIMARY_ALIAS, text)
+    return re.sub(_MOMENT, lambda match: moment(match[0]), text) if "Z" in text else text
 
 
 def no_scheduler(seen: str = "") -> str:
