@@ -1,7 +1,5 @@
 """Virtual clusters on one machine or a Ray cluster: named, nested, elastic parts with gang-scheduled jobs."""
 
-import sys
-
 __version__ = "0.1.0"
 SOCKET = "commands.sock"
 """The socket in a state directory through which commands reach the command server.
@@ -91,8 +89,7 @@ def modules_of(package: str) -> "Callable[[str], object]":
         path = f"{package}.{name}"
         try:
             if not name.startswith("_"):
-                __import__(path)  # importlib takes each command some time
-                return sys.modules[path]
+                return __import__(path, fromlist=("__name__",))  # importlib takes each command some time
         except ModuleNotFoundError as error:
             if error.name != path:
                 raise
