@@ -50,7 +50,7 @@ def resolve(store: Store, ref: str | int) -> int:
     """The number of a job from its submission id, number, unique prefix, or ``last``. Raises NotFound."""
     if isinstance(ref, int):
         if table.get(store, ref) is None:
-            raise matching.no_job(store, str(ref))
+            raise ops.matching.no_job(store, str(ref))
         return ref
     if ref == LAST:
         number = table.last_number(store)
@@ -75,7 +75,7 @@ def resolve(store: Store, ref: str | int) -> int:
         raise BadSpec(
             f"job {ref} is ambiguous: {shown}{' …' if len(like) > 4 else ''}", fix="write more of the id"
         )
-    raise matching.no_job(store, ref)
+    raise ops.matching.no_job(store, ref)
 
 
 def resolve_named(store: Store, ref: str | int, path: str) -> int:
