@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from heapq import merge
 from itertools import islice
 from typing import TYPE_CHECKING
 
@@ -96,6 +95,10 @@ def _waiting(
     ``where``: a condition on rows; ``shared``: rows that stand for several members of an array -> those that match.
     """
     lines = [_line(store, cluster_id, where, values, shared, limit) for cluster_id in queues.with_jobs(store)]
+    if not lines:
+        return []
+    from heapq import merge
+
     merged = merge(*lines, key=lambda part: (-part[0], part[1]))
     return list(islice(((number, row) for _, row, numbers in merged for number in numbers), limit))
 
@@ -126,6 +129,8 @@ def _line(
 
 def merged(listed: Iterable[JobForm], limit: int | None) -> Sequence[JobForm]:
     """Jobs in that order, and behind them arrays, as one list of that order: jobs keep their own order in a state."""
+    from heapq import merge
+
     forms = list(listed)
     jobs = [form for form in forms if "array" not in form]
     arrays = sorted((form for form in forms if "array" in form), key=turn)
