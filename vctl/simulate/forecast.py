@@ -21,6 +21,7 @@ used up stays unknown, and says so; so does what waits behind jobs that were not
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from functools import cached_property
 from heapq import heappush
 
 from vctl.core import jobs as jb
@@ -127,6 +128,10 @@ class _Future(Player):
         self._open = {job_id: list(conditions) for job_id, conditions in backlog.awaits.items()}
         self._places: dict[str, int] = {}
         """Array with a running limit -> its free places."""
+        self._missing: dict[tuple[str, str], str] = {}
+        """(Cluster, shape) -> what keeps its jobs from having a place at the end, for which ``come`` has ended."""
+        self._orders: dict[str, list[PendingJob]] = {}
+        """Cluster -> the jobs that are left in its queue at the end."""
         for holder in situation.running:
             self._carry_on(holder)
         for job in situation.pending:
@@ -374,14 +379,16 @@ class _Future(Player):
 
     def _why_refused(self, job: PendingJob, seen: set[int]) -> str:
         """What keeps a job of a queue from starting at the end of all that is known."""
-        ledger = self.ledger
-        if _place_of(ledger, job) is not None:
-            return self._why_passed(job, seen)
-        empty, node_ids = ledger.copy(), dict[int, set[str]]()
-        for holder in self._holders.values():
-            node_ids[holder.job_id] = set(self._nodes_of(holder))
-            stop(empty, holder)
-        settle(empty)
+        kind = (job.parent_id, job.shape)
+        if kind not in self._missing:
+            self._missing[kind] = self._why_without_place(job)
+        return self._missing[kind] or self._why_passed(job, seen)
+
+    def _why_without_place(self, job: PendingJob) -> str:
+        """What keeps a job and its like from having a place at the end of all that is known; empty: they have one."""
+        if _place_of(self.ledger, job) is not None:
+            return ""
+        empty, node_ids = self._emptied
         place = _place_of(empty, job)
         if place is not None:
             there = [
@@ -391,12 +398,23 @@ class _Future(Player):
             ]
             return _endless(there or [one.submission_id for one in self._holders.values()])
         shut = [node for _, node in sorted(empty.nodes.items()) if not node.schedulable]
+        opened = empty.copy()
         for node in shut:
-            empty.put_node(replace(node, state=ALIVE))
-        settle(empty)
-        if shut and _place_of(empty, job) is not None:
+            opened.put_node(replace(node, state=ALIVE))
+        settle(opened)
+        if shut and _place_of(opened, job) is not None:
             return f"it needs nodes that are {_states(shut)} ({listed([one.node_id for one in shut], NAMED)})"
         return f"it needs more than {cluster_text(job.parent_id)} has"
+
+    @cached_property
+    def _emptied(self) -> tuple[Ledger, dict[int, set[str]]]:
+        """The ledger of the end without what still runs then, and the nodes of each of these jobs."""
+        empty, node_ids = self.ledger.copy(), dict[int, set[str]]()
+        for holder in self._holders.values():
+            node_ids[holder.job_id] = set(self._nodes_of(holder))
+            stop(empty, holder)
+        settle(empty)
+        return empty, node_ids
 
     def _why_passed(self, job: PendingJob, seen: set[int]) -> str:
         """Why a job waits that has a place: for a job ahead of it, or for a limit of running jobs."""
@@ -410,11 +428,17 @@ class _Future(Player):
             ]
             return _endless(runs) or message
         if queue is not None:
-            order = sorted(queue.jobs.values(), key=lambda one: order_key(one, queue.policy))
-            first = next((one for one in order if one.job_id not in seen), None)
-            if first is not None and order.index(first) < order.index(queue.jobs[job.job_id]):
+            first = next((one for one in self._order(queue) if one.job_id not in seen), None)
+            if first is not None and order_key(first, queue.policy) < order_key(job, queue.policy):
                 return f"{first.submission_id} is ahead of it: {self._why_unknown(first, seen)}"
         return message or "the rules of its queue do not let it start"
+
+    def _order(self, queue: Queue) -> list[PendingJob]:
+        """The jobs that are left in a queue at the end, in its order."""
+        if queue.parent_id not in self._orders:
+            order = sorted(queue.jobs.values(), key=lambda one: order_key(one, queue.policy))
+            self._orders[queue.parent_id] = order
+        return self._orders[queue.parent_id]
 
 
 def _endless(names: Sequence[str]) -> str:
