@@ -11,6 +11,7 @@ from tests.scheduler.trace import Given, Trace
 from tests.simulate import forest
 from tests.specification import spec
 from vctl.core.clusters import LOGICAL, PRIMARY
+from vctl.core.jobs import PendingJob
 from vctl.core.ledger import Ledger
 from vctl.core.nodes import DRAINED
 from vctl.core.queue_policy import BACKFILL, BEST_EFFORT, SECOND, STRICT, QueuePolicy
@@ -277,6 +278,20 @@ def test_a_preempted_job_makes_place_now_and_starts_again_later() -> None:
     found = expected(trace.player)
     assert found["high"].start_ns == 0
     assert found["behind"].start_ns == 80 * SECOND
+
+
+def test_what_never_starts_is_asked_once_for_all_jobs_that_are_alike(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked_, place_of = list[str](), forecast._place_of
+
+    def counting(ledger: Ledger, job: PendingJob) -> set[str] | None:
+        asked_.append(job.submission_id)
+        return place_of(ledger, job)
+
+    monkeypatch.setattr(forecast, "_place_of", counting)
+    trace = asked(Given("train", 4, 90), *(Given(f"j{n}", 1 + n % 2, 9, limit=9) for n in range(100)))
+    found = expected(trace.player)
+    assert {one.basis for one in found.values()} == {"unknown: train has no time limit"}
+    assert asked_ == ["j0", "j0", "j1", "j1"]  # with what still runs, and without
 
 
 def test_past_the_budget_it_is_unknown_and_no_round_goes_on() -> None:
