@@ -311,7 +311,7 @@ def test_jobs_that_were_not_read_are_counted_and_end_the_forecast() -> None:
     trace.share("beside", 1)
     trace.submit(Given("other", 4, 9, cluster="beside"))
     found = forecast.forecast(replace(present(trace.player), unread={PRIMARY: 7}), [2, 3, 4, 99])
-    assert found[99] == Expected(None, forecast.TOO_MANY)
+    assert 99 not in found
     assert found[4].start_ns is not None
 
 

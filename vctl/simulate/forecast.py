@@ -65,6 +65,10 @@ class Expected:
     basis: str
 
 
+UNREAD = Expected(None, TOO_MANY)
+"""What is known about a job that was not read."""
+
+
 @value(frozen=True, slots=True)
 class Backlog:
     """The present state. The pending jobs of its situation are all that wait, in their queues or at gates."""
@@ -83,16 +87,13 @@ class Backlog:
 
 
 def forecast(backlog: Backlog, wanted: Collection[int], *, steps: int = STEPS) -> dict[int, Expected]:
-    """The expected starts of some waiting jobs. Changes the ledger of the situation."""
-    waiting = {job.job_id for job in backlog.situation.pending}
-    known = [job_id for job_id in wanted if job_id in waiting]
-    found = dict.fromkeys(wanted, Expected(None, TOO_MANY))
-    if known:
-        future = _Future(backlog, known, steps)
-        future.come()
-        for job_id in known:
-            found[job_id] = future.expected(job_id)
-    return found
+    """The expected starts of the wanted jobs among those that were read. Changes the ledger of the situation."""
+    known = [job.job_id for job in backlog.situation.pending if job.job_id in wanted]
+    if not known:
+        return {}
+    future = _Future(backlog, known, steps)
+    future.come()
+    return {job_id: future.expected(job_id) for job_id in known}
 
 
 @value(frozen=True, slots=True)
