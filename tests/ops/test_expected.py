@@ -67,8 +67,18 @@ def play(world: World) -> None:
             one["submission_id"]: _ns(one["started_at"]) + int(one["time_limit_s"] * 1e9) for one in running
         }
         now = min(ends.values())
+        if (due := due_in(world)) is not None and due < now:
+            world.elapsed_s = due / 1e9 + 1e-6
+            world.turn()
+            continue
         world.elapsed_s = max(world.elapsed_s, now / 1e9)
         end(world, {name for name, at in ends.items() if at <= now})
+
+
+def due_in(world: World) -> int | None:
+    """When the scheduler has to do something next, although nothing ends: when a loan goes home, say."""
+    assert world.scheduler is not None
+    return min((at for at in world.scheduler.work.memo.due if at > world.now()), default=None)
 
 
 def end(world: World, names: Collection[str]) -> None:

@@ -16,7 +16,8 @@ from vctl.core import jobs as jb
 from vctl.core.jobs import PendingJob
 from vctl.core.listed import Values, joined, runs
 from vctl.core.values import replace
-from vctl.ops import forms, positions, situations
+from vctl.engine.settings import LeaseTerms
+from vctl.ops import background, forms, positions, situations
 from vctl.scheduler.explain.trial import Situation
 from vctl.simulate import forecast
 from vctl.simulate.forecast import UNREAD, Backlog, Expected
@@ -106,8 +107,15 @@ def _backlog(store: Store, situation: Situation, unread: Mapping[str, int]) -> B
             ends[holder.job_id] = holder.row.stop_requested_at + int(holder.row.grace_now_s * 1e9)
     return Backlog(
         situation, {job.job_id: job for job in queues.begun(store)}, awaits,
-        {name: dependencies.endings(store, name)[2] for name in names}, ends, unread,
+        {name: dependencies.endings(store, name)[2] for name in names}, ends, unread, _terms(store),
     )  # fmt: skip
+
+
+def _terms(store: Store) -> LeaseTerms:
+    """When the running scheduler lets loans go home that nobody uses."""
+    has = background.in_force(store) or {}
+    idle_s = has.get("lease_idle_timeout")
+    return LeaseTerms() if idle_s is None else LeaseTerms(idle_s=float(idle_s))
 
 
 def of_job(store: Store, job_id: int, cluster_id: str, status: str) -> ExpectedForm:

@@ -11,8 +11,9 @@ What it takes for granted. Jobs run until their time limits, and then count as s
 A job that is being ended has gone at the last moment that it is given. A preempted one goes at once. Nothing is
 submitted, changed, or breaks. So where time limits are longer than the jobs run, the forecast is the latest start.
 
-What it leaves out: tasks of running jobs that wait, machines that a provider could make, loans that come back because
-nobody uses them.
+Loans that nobody uses go home as they do in a daemon (``Backlog.terms``), counted from now.
+
+What it leaves out: tasks of running jobs that wait, machines that a provider could make, loans that are called home.
 
 The cost. Steps are counted as in a round, and moments and starts beside them. Whatever is not known when the budget is
 used up stays unknown, and says so; so does what waits behind jobs that were not read (``Backlog.unread``).
@@ -32,6 +33,10 @@ from vctl.core.nodes import ALIVE, Node
 from vctl.core.queue_policy import STRICT
 from vctl.core.values import field, replace, value
 from vctl.core.wording import cluster_text, listed, timestamp
+from vctl.engine.rules.leases import expired
+from vctl.engine.settings import LeaseTerms, TurnMemo
+from vctl.engine.state import SchedulerState
+from vctl.engine.stimuli import Now
 from vctl.scheduler.explain.trial import RunningHolder, Situation, believe, running_of, settle, stop
 from vctl.scheduler.fairness import Usage
 from vctl.scheduler.gang_growth import place_or_grow
@@ -53,6 +58,7 @@ OF_A_MOMENT, OF_A_START = 10, 10
 NAMED = 2
 """The most jobs or nodes that a sentence names."""
 PASSES = "if no job ahead of it fits by then"
+BESIDE = "if no job of another queue fits by then"
 NOW = "nothing blocks it: the scheduler starts it in its next round"
 TOO_MANY = "unknown: too many jobs before it"
 
@@ -84,6 +90,8 @@ class Backlog:
     """When jobs that are being ended have gone at the latest."""
     unread: Mapping[str, int] = field(default_factory=dict)
     """Cluster -> the number of its waiting jobs, behind all others, that were not read."""
+    terms: LeaseTerms | None = None
+    """When loans that nobody uses go home; None: they stay where they are."""
 
 
 def forecast(backlog: Backlog, wanted: Collection[int], *, steps: int = STEPS) -> dict[int, Expected]:
@@ -125,6 +133,9 @@ class _Future(Player):
         self.waiting = {job.job_id: job for job in situation.pending}
         self.budget = Budget(steps)
         self._ended: list[_Ended] = []
+        self._loans = SchedulerState(self.ledger, {}, 0)
+        """The loans, for the rules of the engine by which they go home."""
+        self._memo = TurnMemo()
         self._left = dict(backlog.left)
         self._open = {job_id: list(conditions) for job_id, conditions in backlog.awaits.items()}
         self._places: dict[str, int] = {}
@@ -178,8 +189,11 @@ class _Future(Player):
     def come(self) -> None:
         """Play until every wanted job has started, nothing happens any more, or the budget is used up."""
         try:
+            self._give_back()
             while True:
                 self.round()
+                while self._give_back():  # what is idle now, after the starts
+                    self.round()
                 if not self.wanted.difference(self.found):
                     return
                 self._look_behind()
@@ -191,6 +205,27 @@ class _Future(Player):
                 self._go_to(moment)
         except _Spent:
             self.is_spent = True
+
+    def _go_to(self, moment: int) -> None:
+        super()._go_to(moment)
+        self._give_back()
+
+    def _next(self, ordered: Sequence[Arrival], coming: int) -> int | None:
+        due = [at for at in self._memo.due if at > self.now_ns]
+        return min([*due, *filter(None, [super()._next(ordered, coming)])], default=None)
+
+    def _give_back(self) -> bool:
+        """Let loans go home that nobody has used for long enough; True: some did."""
+        terms, state, gone = self.backlog.terms, self._loans, False
+        if terms is None or not self.ledger.leases:
+            return False
+        self._spend(len(self.ledger.leases))
+        state.lease_terms, self._memo.due = terms, []
+        state.nominations = {n: one for queue in self.queues.values() for n, one in queue.nominations.items()}
+        for change in expired(state, self._memo, Now(self.now_ns, self.now_ns)):
+            change.apply(state)
+            gone = True
+        return gone
 
     def _spend(self, steps: int) -> None:
         self.budget.spend(steps)
@@ -310,7 +345,7 @@ class _Future(Player):
         """The end of a sentence: what else has to come true."""
         names = [name for condition, name in self.backlog.awaits.get(job.job_id, ()) if condition == "ok"]
         succeeds = "succeeds" if len(names) == 1 else "succeed"
-        passes = f", {PASSES}" if self._passes(job) else ""
+        passes = f", {PASSES}" if self._passes(job) else f", {BESIDE}" if self._rivals(job) else ""
         return passes + (f", if {listed(names, NAMED)} {succeeds}" if names else "") + self._behind(job)
 
     def _passes(self, job: PendingJob) -> bool:
@@ -324,6 +359,13 @@ class _Future(Player):
             for one in queue.jobs.values()
             if one.may_start(self.now_ns) and one.job_id != job.job_id
         )
+
+    def _rivals(self, job: PendingJob) -> bool:
+        """Whether jobs of other queues wait on while a job starts: an earlier end may let one of them start instead."""
+        if self.now_ns <= self.began_ns:
+            return False
+        others = (queue for name, queue in self.queues.items() if name != job.parent_id)
+        return any(one.may_start(self.now_ns) for queue in others for one in queue.jobs.values())
 
     def _behind(self, job: PendingJob) -> str:
         """The end of a sentence: jobs behind it, which were not read, might take its place."""
