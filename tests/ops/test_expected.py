@@ -107,10 +107,10 @@ def policy(world: World, discipline: str, *names: str) -> None:
         clusters.update(world.store, name, ClusterChange(queue={"discipline": discipline}))
 
 
-FLAT, TREE = "one queue", "a tree"
+FLAT, TREE, LENDING = "one queue", "a tree", "a tree that lends"
 
 
-@pytest.mark.parametrize("shape", [FLAT, TREE])
+@pytest.mark.parametrize("shape", [FLAT, TREE, LENDING])
 @pytest.mark.parametrize("discipline", ["strict", "backfill"])
 @pytest.mark.parametrize("seed", range(12))
 def test_jobs_start_when_the_tables_say_that_they_are_expected_to(
@@ -121,10 +121,17 @@ def test_jobs_start_when_the_tables_say_that_they_are_expected_to(
         monkeypatch.setattr(ShortRuns, "depth", 0)
     dice = random.Random(seed)
     world.turn()
-    names = ("a", "b") if shape == TREE else ()
+    names = () if shape == FLAT else ("a", "b")
+    least = 2 if shape == LENDING else 1
     for name in names:
-        spec_ = parse_cluster_spec({"flexible_resource_min": {"CPU": 1}}, units=frozenset(), logical=True)
-        clusters.create(world.store, name, ClusterChange(spec=spec_, divisible=True))
+        spec_ = parse_cluster_spec({"flexible_resource_min": {"CPU": least}}, units=frozenset(), logical=True)
+        clusters.create(
+            world.store,
+            name,
+            ClusterChange(
+                spec=spec_, divisible=True, lending_limit={CPU: least * SCALE} if shape == LENDING else None
+            ),
+        )
     policy(world, discipline, *names)
     for number in range(10):
         more = {"cluster": dice.choice(names)} if names else {}

@@ -13,8 +13,10 @@ from tests.specification import spec
 from vctl.core.clusters import LOGICAL, PRIMARY
 from vctl.core.jobs import PendingJob
 from vctl.core.ledger import Ledger
-from vctl.core.nodes import DRAINED
+from vctl.core.nodes import DRAINED, Template
 from vctl.core.queue_policy import BACKFILL, BEST_EFFORT, SECOND, STRICT, QueuePolicy
+from vctl.core.resources import CPU, SCALE
+from vctl.core.tasks import PendingTask
 from vctl.core.values import replace
 from vctl.core.wording import timestamp
 from vctl.scheduler.explain.trial import Situation
@@ -56,7 +58,7 @@ def expected(player: Player, backlog: Backlog | None = None, steps: int = 10**5)
 
 
 def planted(seed: int, discipline: str) -> tuple[Ledger, list[Arrival]]:
-    """A random machine, in most cases with a tree of elastic clusters, and a backlog; nobody calls loans home."""
+    """A random machine, in most cases with a tree of elastic clusters, and a backlog; in half of them nobody lends."""
     dice = random.Random(seed)
     policy = QueuePolicy(discipline=discipline, backfill_depth=dice.choice((1, 3)))
     ledger, arrivals = forest.planted(seed, 24, policy)
@@ -64,7 +66,7 @@ def planted(seed: int, discipline: str) -> tuple[Ledger, list[Arrival]]:
         ledger = forest.machine(random.Random(seed), len(ledger.nodes))
         arrivals = forest.in_one_queue(arrivals)
     for cluster in list(ledger.clusters.values()):
-        if cluster.kind == LOGICAL:
+        if cluster.kind == LOGICAL and seed % 2:
             ledger.put_cluster(replace(cluster, lending_limit={}))
     ledger.set_primary_queue(policy)
     return ledger, [
@@ -127,6 +129,50 @@ def test_where_jobs_run_half_their_limits_none_starts_later_than_expected(seed: 
             kept += 1
             assert trace.started[name] <= one.start_ns // SECOND, (name, one)
     assert kept >= len(said) // 4
+
+
+@pytest.mark.parametrize("discipline", [STRICT, BACKFILL])
+@pytest.mark.parametrize("seed", range(50))
+def test_where_an_early_end_may_change_whose_turn_it_is_the_sentence_says_so(
+    seed: int, discipline: str
+) -> None:
+    """In trees, too, none starts later than expected without a condition in its sentence."""
+    ledger, arrivals = planted(seed, discipline)
+    arrivals = list(with_limits(arrivals, 2))
+    player = Player(ledger)
+    until(player, arrivals, last_arrival(arrivals))
+    said = expected(player)
+    go_on(player)
+    for played in player.jobs.values():
+        one = said.get(played.arrival.job.submission_id)
+        if one is None or one.start_ns is None or ", if " in one.basis:
+            continue
+        assert played.start_ns is not None
+        assert played.start_ns <= one.start_ns, one
+
+
+def test_a_start_that_a_job_of_another_queue_may_take_says_so() -> None:
+    trace = asked(Given("train", 4, 90, limit=60))
+    trace.share("beside", 1)
+    trace.submit(Given("b", 4, 10, limit=30))
+    trace.submit(Given("other", 1, 9, limit=9, cluster="beside"))
+    found = expected(trace.player)
+    assert found["b"].basis == f"when train ends by its time limit at {at(60)}, {forecast.BESIDE}"
+
+
+def test_waiting_tasks_and_machines_that_may_be_made_are_said() -> None:
+    trace = asked(Given("train", 4, 90, limit=60), Given("b", 4, 10, limit=30))
+    backlog = present(trace.player)
+    task = PendingTask("t", 1, 1, trace.player.jobs[1].arrival.job.cluster_id, {CPU: SCALE})
+    end = f"when train ends by its time limit at {at(60)}"
+    tasks = replace(backlog, situation=replace(backlog.situation, tasks=[task]))
+    assert expected(trace.player, tasks)["b"].basis == f"{end}, if no waiting task goes first"
+    trace.ledger.templates = (Template("8c", {CPU: 8 * SCALE}, 1),)
+    found = expected(trace.player)
+    assert found["b"].basis == f"{end}, or before that on a machine that is made for it"
+    trace = asked(Given("endless", 4, 90), Given("b", 4, 10))
+    trace.ledger.templates = (Template("8c", {CPU: 8 * SCALE}, 1),)
+    assert expected(trace.player)["b"] == Expected(None, "unknown: a machine may be made for it")
 
 
 def go_on(player: Player) -> None:

@@ -14,6 +14,7 @@ submitted, changed, or breaks. So where time limits are longer than the jobs run
 Loans that nobody uses go home as they do in a daemon (``Backlog.terms``), counted from now.
 
 What it leaves out: tasks of running jobs that wait, machines that a provider could make, loans that are called home.
+The sentences say so where there are such tasks or such a provider.
 
 The cost. Steps are counted as in a round, and moments and starts beside them. Whatever is not known when the budget is
 used up stays unknown, and says so; so does what waits behind jobs that were not read (``Backlog.unread``).
@@ -346,7 +347,14 @@ class _Future(Player):
         names = [name for condition, name in self.backlog.awaits.get(job.job_id, ()) if condition == "ok"]
         succeeds = "succeeds" if len(names) == 1 else "succeed"
         passes = f", {PASSES}" if self._passes(job) else f", {BESIDE}" if self._rivals(job) else ""
-        return passes + (f", if {listed(names, NAMED)} {succeeds}" if names else "") + self._behind(job)
+        awaits = f", if {listed(names, NAMED)} {succeeds}" if names else ""
+        return passes + awaits + self._behind(job) + self._left_out()
+
+    def _left_out(self) -> str:
+        """The end of a sentence: what is not played forward, and may come before."""
+        tasks = ", if no waiting task goes first" if self.backlog.situation.tasks else ""
+        is_made = self.ledger.templates and self.now_ns > self.began_ns
+        return tasks + (", or before that on a machine that is made for it" if is_made else "")
 
     def _passes(self, job: PendingJob) -> bool:
         """Whether jobs ahead of a job wait on while it starts: an earlier end may let one of them start instead."""
@@ -431,6 +439,8 @@ class _Future(Player):
         """What keeps a job and its like from having a place at the end of all that is known; empty: they have one."""
         if _place_of(self.ledger, job) is not None:
             return ""
+        if self.ledger.templates:
+            return "a machine may be made for it"
         empty, node_ids = self._emptied
         place = _place_of(empty, job)
         if place is not None:
