@@ -313,10 +313,13 @@ def _forms(
     if jb.PENDING not in columns["status"] and not late_starts.among(store, columns["status"]):
         shown = joined([*zip(columns["state_reason"], columns["message"], strict=True)])
         return forms.jobs(store, columns, Alike(None, len(shown)), shown)
-    from vctl.ops import expected
     from vctl.ops.positions import positions
 
-    starts = expected.of_listed(store, columns) if forecast else None
+    starts = None
+    if forecast:
+        from vctl.ops import expected  # which loads the scheduler
+
+        starts = expected.of_listed(store, columns)
     return forms.jobs(store, columns, positions(store, columns), _reasons(store, columns), starts)
 
 
