@@ -25,7 +25,7 @@ COLORS = ("auto", "always", "never")
 DUMB = ("dumb", "unknown")
 """Values of ``TERM`` for terminals that show only plain text: no colours, and no line is redrawn."""
 JOB_SCOPES = ("own", "all")
-RAY_JOBS = ("private", "none")
+RAY_JOBS = ("lazy", "private", "none")
 _YES, _NO = ("1", "true", "yes", "on"), ("0", "false", "no", "off")
 
 
@@ -84,7 +84,7 @@ SETTINGS: tuple[Setting, ...] = (
         "ray_jobs",
         "ray_jobs",
         "VCTL_RAY_JOBS",
-        "Ray of jobs from Ray's job API: private (default where Ray is installed) or none.",
+        "Ray of jobs from Ray's job API: lazy (default where Ray is installed), private or none.",
     ),
     Setting("kill_grace", "duration", "VCTL_KILL_GRACE", "Time between SIGTERM and SIGKILL.", 3),
     Setting(

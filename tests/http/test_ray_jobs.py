@@ -732,7 +732,8 @@ def test_a_job_of_rays_api_has_a_ray_of_its_own_where_it_can(start: Start, tmp_p
     (ray := tmp_path / "bin/ray").write_text("#!/bin/sh\n")
     ray.chmod(0o755)
     for name, body, wanted in (
-        ("default", {}, "plain"),
+        ("default", {}, "lazy"),
+        ("lazy", {"metadata": {"vctl_ray": "lazy"}}, "lazy"),
         ("private", {"metadata": {"vctl_ray": "private"}}, "plain"),
         ("dashboard", {"metadata": {"vctl_ray": "dashboard"}}, "dashboard"),
         ("none", {"metadata": {"vctl_ray": "none"}}, ""),
@@ -742,7 +743,7 @@ def test_a_job_of_rays_api_has_a_ray_of_its_own_where_it_can(start: Start, tmp_p
         assert kind(plain, name) == wanted, name
     answer = submit(plain, "odd", metadata={"vctl_ray": "yes"})
     assert answer.status_code == 400
-    assert "private, dashboard, none" in answer.text
+    assert "lazy, private, dashboard, none" in answer.text
     answer = submit(plain, "both", entrypoint_num_cpus=1, metadata={"vctl_ray": "private"})
     assert answer.status_code == 400
     assert "metadata.vctl_ray" in answer.text

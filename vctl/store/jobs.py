@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable, Sequence
 from operator import itemgetter
 from sqlite3 import Row
@@ -94,6 +95,14 @@ def submission_id(store: Store, job_id: int) -> str | None:
     return name
 
 
+def metadata(store: Store, job_id: int) -> dict[str, str]:
+    """The metadata that the submitter gave a job."""
+    found: dict[str, str] = json.loads(
+        store.value("SELECT metadata FROM jobs WHERE job_id = ?", job_id) or "{}"
+    )
+    return found
+
+
 def matching_id(store: Store, pattern: str) -> list[tuple[int, str | None]]:
     """Number and array of the jobs whose id matches a pattern of SQLite's GLOB."""
     found = store.rows(
@@ -118,6 +127,12 @@ def last_number(store: Store) -> int | None:
     """The number of the newest job."""
     found: int | None = store.value("SELECT job_id + members - 1 FROM jobs ORDER BY job_id DESC LIMIT 1")
     return found
+
+
+def with_name(store: Store, name: str, limit: int) -> list[str]:
+    """The ids of the newest jobs that have a display name."""
+    query = "SELECT submission_id FROM jobs WHERE name = ? ORDER BY job_id DESC LIMIT ?"
+    return [str(row["submission_id"]) for row in store.rows(query, name, limit)] if name else []
 
 
 def get(store: Store, job_id: int) -> Row | None:

@@ -14,7 +14,7 @@ from vctl.ray.ops.packages import PROTOCOL
 from vctl.spec.fields import refuse
 from vctl.spec.job_request import JobRay, JobRequest
 
-RAYS = {"private": "plain", "dashboard": "dashboard", "none": ""}
+RAYS = {"lazy": "lazy", "private": "plain", "dashboard": "dashboard", "none": ""}
 """The kind of private Ray (empty: none), by the value of ``vctl_ray`` in the metadata of a job."""
 PACKAGE = f"{PROTOCOL}://"
 UNDERSTOOD = ("env_vars", "working_dir", "py_modules", "excludes", "config")
@@ -82,14 +82,14 @@ def private_ray(
     setting: str | None,
     around: Mapping[str, str],
 ) -> str:
-    """The kind of private Ray of a job: from its metadata, else the setting, else ``plain`` if possible."""
+    """The kind of private Ray of a job: from its metadata, else the setting, else ``lazy`` if possible."""
     word = metadata.get("vctl_ray", setting)
     if word is not None and word not in RAYS:
         raise BadSpec(
             f"metadata.vctl_ray: {word!r} is not one of {', '.join(RAYS)}",
             fix="leave it out to have the Ray of the setting ray_jobs",
         )
-    kind = RAYS[word or "private"]
+    kind = RAYS[word or "lazy"]
     error = ops.submitting.without_ray(on.store, replace(request, ray=JobRay(kind)), around)
     if error is None:
         return kind

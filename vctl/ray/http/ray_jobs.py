@@ -67,7 +67,7 @@ class Submission(BaseModel):
         dict[str, StrictStr] | None,
         Field(
             description="`virtual_cluster` holds a cluster spec as JSON, `virtual_cluster_id` the target,"
-            " `vctl_ray` the kind of its own Ray: private, dashboard or none."
+            " `vctl_ray` the kind of its own Ray: lazy, private, dashboard or none."
         ),
     ] = None
     entrypoint_num_cpus: Number | None = None

@@ -1,10 +1,14 @@
 """A Ray cluster for one job: started before its command, kept in step with its virtual nodes, ended with it.
 
-Run as a script, `python -I -S private_ray.py NODES FOLDER plain|dashboard -- COMMAND`, as the main process
-of a run. The script forks a keeper, waits until the keeper has started Ray, and replaces itself (exec) by
-COMMAND, with RAY_ADDRESS in the environment. So the main process has the signals and the exit code of
+Run as a script, `python -I -S private_ray.py NODES FOLDER plain|dashboard|lazy -- COMMAND`, as the main
+process of a run. The script forks a keeper, waits until the keeper has started Ray, and replaces itself (exec)
+by COMMAND, with RAY_ADDRESS in the environment. So the main process has the signals and the exit code of
 COMMAND. The processes of Ray have RAY_ADDRESS too (raylets.environment), and so all that tasks and actors
 start.
+
+A lazy Ray costs nothing until something uses it: COMMAND starts at once, and the keeper listens at RAY_ADDRESS
+in place of the GCS. The first connection starts Ray; it is refused, as Ray's clients connect again until the
+GCS listens there.
 
     NODES     a file with the virtual nodes, written by vctl/ray/daemon/private_rays.py; read again when replaced
     FOLDER    the temporary directory of this Ray alone; its path is short, because unix sockets are in it
@@ -19,10 +23,12 @@ The raylets on other machines have keepers there (ray_satellite.py). The keepers
 scheduler (on_ray/rays.py): they read NODES, and write the file NODES.said.
 """
 
+import contextlib
 import json
 import os
 import pathlib
 import re
+import select
 import shutil
 import signal
 import socket
@@ -47,7 +53,7 @@ else:
     import watch
     from ray_parent import START_S, Failed, Over, Parent, say
 
-DASHBOARD, PLAIN = "dashboard", "plain"
+DASHBOARD, PLAIN, LAZY = "dashboard", "plain", "lazy"
 DRAIN_S = 10
 TRIES = 3
 """How often a start is tried: `ray start` gives up after 30 s, and a busy machine may need longer."""
@@ -71,7 +77,7 @@ def main(words: list[str]) -> "NoReturn":
         if os.fork():
             os._exit(0)  # the keeper must be no child of the command, which may wait for all its children
         os.close(ours)
-        Keeper(ray, nodes, folder, driver, theirs).keep(dashboard=kind == DASHBOARD)
+        Keeper(ray, nodes, folder, driver, theirs).keep(kind)
     os.waitpid(child, 0)
     os.close(theirs)
     with open(ours, "rb") as answer:
@@ -98,7 +104,9 @@ class Keeper(Parent):
 
     def __init__(self, ray: str, nodes: str, folder: str, driver: int, answer: int) -> None:
         super().__init__(ray, folder)
-        self.nodes, self.answer, self.driver = nodes, answer, driver
+        self.nodes, self.driver = nodes, driver
+        self.answer: int | None = answer
+        """Where the command waits for its environment; None once it has it."""
         self.raylets: dict[str, list[Raylet]] = {}
         """Virtual node -> its raylets, in the order of their start."""
         self.head: set[int] = set()
@@ -109,18 +117,23 @@ class Keeper(Parent):
         self.answered = ""
         self.says: dict[str, Any] = {}
 
-    def keep(self, *, dashboard: bool) -> "NoReturn":
+    def keep(self, kind: str) -> "NoReturn":
         """Start Ray, serve until it is over, end it, and exit."""
         code = 0
         try:
             self.prepare()
-            self.start_all(dashboard=dashboard)
+            if kind == LAZY:
+                self.let_go_on({})
+                self.wait_for_a_connection()
+            self.start_all(dashboard=kind == DASHBOARD)
             self.serve()
         except Over:
             pass
         except (Failed, OSError, ValueError) as error:
             say(f"Ray did not start: {error}")
             code = 1
+            if kind == LAZY:
+                self.kill_the_command("the command cannot go on without it and is killed")
         except BaseException as error:  # noqa: BLE001  # on any error, Ray must not be left behind
             say(f"the keeper of Ray failed: {error!r}")
             code = 1
@@ -147,6 +160,23 @@ class Keeper(Parent):
         }
         self.env = raylets.environment(self.access, self.folder)
         self.env["DASHBOARD_METRIC_PORT"] = str(raylets.free_port())
+
+    def wait_for_a_connection(self) -> None:
+        """Wait until something connects to RAY_ADDRESS. Raises Over.
+
+        Meanwhile nothing of the virtual nodes is in use by Ray, so a request to use less is granted at once.
+        """
+        os.mkdir(f"{self.folder}/{ray_parent.TEMPORARY}")
+        # where a program looks that has no RAY_ADDRESS; `ray start` leaves it as it is
+        ray_parent.write(f"{self.folder}/{ray_parent.TEMPORARY}/ray_current_cluster", self.address)
+        with socket.socket() as door:
+            door.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            door.bind(("", self.gcs.getsockname()[1]))
+            door.listen()
+            while not select.select([door], [], [], 0)[0]:
+                self.reply(self.leaving(self.shown()))
+                self.pause(START_S, [door.fileno(), self.watch.fileno()])
+                self.watch.read()
 
     def begin(self) -> None:
         """Become the subreaper of all processes of Ray, watch NODES, and make FOLDER."""
@@ -190,14 +220,21 @@ class Keeper(Parent):
         self.tell(join=join)
         self.start_others(others)
         self.wait_for_others()
-        answer = {**self.access, "RAY_TMPDIR": self.folder}
+        more = {}
         if dashboard:
-            answer["RAY_API_SERVER_ADDRESS"] = answer["RAY_DASHBOARD_ADDRESS"] = url = self.dashboard()
+            more["RAY_API_SERVER_ADDRESS"] = more["RAY_DASHBOARD_ADDRESS"] = url = self.dashboard()
             say(f"Ray dashboard: {url}, token {self.access['RAY_AUTH_TOKEN']}")
         else:
             say("Ray runs without its dashboard, so ray.util.state does not answer; --ray-dashboard adds it")
-        os.write(self.answer, json.dumps(answer).encode())
-        os.close(self.answer)
+        self.let_go_on(more)
+
+    def let_go_on(self, more: "dict[str, str]") -> None:
+        """Let the command start, if it has not started yet. ``more``: variables for its environment."""
+        if self.answer is not None:
+            variables = {**self.access, "RAY_TMPDIR": self.folder, **more}
+            os.write(self.answer, json.dumps(variables).encode())
+            os.close(self.answer)
+            self.answer = None
 
     def start_others(self, others: "list[dict[str, Any]]") -> None:
         """Start a raylet for each of these virtual nodes; it joins the head. Raises Failed, Over."""
@@ -287,13 +324,17 @@ class Keeper(Parent):
         """Keep the raylets in step with the virtual nodes until Over is raised."""
         while True:
             self.check()
+            dead: list[Raylet] = []
             for of_node in self.raylets.values():
                 for raylet in [raylet for raylet in of_node if raylet.pid in self.ended]:
                     of_node.remove(raylet)
+                    dead += [raylet] if self.ended[raylet.pid] else []
                     if raylet.until is None:
                         say(f"the raylet of {raylet.name} has ended; another one is started")
             self.ended.clear()
             try:
+                for raylet in dead:  # before another one has its resources
+                    self.note_death(raylet.node_id)
                 shown = self.shown()
                 self.due = self.follow(shown)
                 self.grow(shown)
@@ -309,9 +350,16 @@ class Keeper(Parent):
     def check(self) -> None:
         """Kill the command if the head has ended. Raises Over in that case."""
         if any(pid in self.ended for pid in self.head):
-            say("the head of the job's Ray has ended; the command cannot go on without it and is killed")
-            signal.pidfd_send_signal(self.handle, signal.SIGKILL)
+            self.kill_the_command(
+                "the head of the job's Ray has ended; the command cannot go on without it and is killed"
+            )
             raise Over
+
+    def kill_the_command(self, text: str) -> None:
+        """Say why, and kill the command, which could only hang."""
+        say(text)
+        with contextlib.suppress(ProcessLookupError):  # it has ended by itself
+            signal.pidfd_send_signal(self.handle, signal.SIGKILL)
 
     def due_s(self) -> float:
         """Seconds until the next look if nothing wakes this process before."""
@@ -346,10 +394,8 @@ class Keeper(Parent):
         draining = any(
             raylet.until for vnode_id in leaving.get("nodes", ()) for raylet in self.raylets.get(vnode_id, ())
         )
-        if leaving and not draining and self.answered != leaving["id"]:
-            self.answered = leaving["id"]
-            ray_parent.put(f"{self.nodes}{ray_parent.LEFT}", {"id": self.answered})
-            self.tell(left=self.answered)
+        if not draining:
+            self.reply(leaving)
         for vnode_id, node in needed.items():
             of_node = self.raylets.setdefault(vnode_id, [])
             part = raylets.missing(node, [raylet.part for raylet in of_node])  # draining raylets still count
@@ -360,6 +406,13 @@ class Keeper(Parent):
                 self.start(node, part, self.joins())
                 self.pause_s = _AGAIN_S[0]
         return float(leaving.get("until", 0))
+
+    def reply(self, leaving: "dict[str, Any]") -> None:
+        """Say that what a request to use less names is no longer in use, if that has not been said."""
+        if leaving and self.answered != leaving["id"]:
+            self.answered = leaving["id"]
+            ray_parent.put(f"{self.nodes}{ray_parent.LEFT}", {"id": self.answered})
+            self.tell(left=self.answered)
 
     def grow(self, shown: "dict[str, Any]") -> None:
         """Let the virtual cluster grow with the demand of this Ray, and shrink when it is idle."""

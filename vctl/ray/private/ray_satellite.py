@@ -14,13 +14,13 @@ if MYPY or __package__:
     from typing import Any, NoReturn
 
     from vctl.ray.private import raylets
-    from vctl.ray.private.private_ray import Keeper
+    from vctl.ray.private.private_ray import PLAIN, Keeper
     from vctl.ray.private.ray_parent import Over, say
 else:
     _HERE = os.path.dirname(os.path.abspath(__file__))
     sys.path += [_HERE, os.path.join(_HERE, "../../runtime")]
     import raylets
-    from private_ray import Keeper
+    from private_ray import PLAIN, Keeper
     from ray_parent import Over, say
 
 
@@ -33,7 +33,7 @@ def main(words: list[str]) -> "NoReturn":
             f"cannot start Ray: it is not installed on {os.uname().nodename}; pip install '{raylets.PACKAGE}'"
         )
         sys.exit(127)
-    Satellite(ray, nodes, folder, 0, -1).keep(dashboard=False)
+    Satellite(ray, nodes, folder, 0, -1).keep(PLAIN)
 
 
 class Satellite(Keeper):

@@ -30,7 +30,9 @@ SETTINGS = {
 }
 ELSEWHERE = ("RAY_ADDRESS", "RAY_API_SERVER_ADDRESS", "RAY_DASHBOARD_ADDRESS")
 """Variables that may lead to another Ray or to vctl's own server: those of whoever submitted the job."""
-_NOT_OURS = (*ELSEWHERE, "OMP_NUM_THREADS", "VCTL_TASK_ID")
+JOB_CONFIG = "RAY_JOB_CONFIG_JSON_ENV_VAR"
+"""The variable in which Ray's job API gives a job its metadata; only the command and what it starts have it."""
+_NOT_OURS = (*ELSEWHERE, JOB_CONFIG, "OMP_NUM_THREADS", "VCTL_TASK_ID")
 _MAX_NAME = 200
 _ANY_PORT = (
     "--dashboard-agent-listen-port=0", "--dashboard-agent-grpc-port=0", "--metrics-export-port=0",
