@@ -25,7 +25,6 @@ from vctl.store.store import Row, Store
 
 if TYPE_CHECKING:
     from vctl.ops.reasons import Reasons
-    from vctl.simulate.forecast import Expected
     from vctl.spec.documents import JobForm, Pruned
 
 
@@ -113,10 +112,11 @@ def _forecast(forms_: Sequence[JobForm], store: Store) -> list[JobForm]:
     if not numbers:
         return list(forms_)
     from vctl.ops import expected  # where nothing waits, nothing is played forward
+    from vctl.simulate.forecast import UNREAD
 
     waiting = [form["parent_cluster_id"] for form in forms_ if form["job_id"] in numbers]
     found = expected.of(store, set(numbers.values()), set(waiting))
-    starts = {job_id: found[number] for job_id, number in numbers.items()}
+    starts = {job_id: found.get(number, UNREAD) for job_id, number in numbers.items()}
     return [{**form, **expected.form(starts.get(form["job_id"]))} for form in forms_]
 
 
@@ -310,20 +310,12 @@ def _forms(
         return forms.jobs(store, columns, Alike(None, len(shown)), shown)
     from vctl.ops.positions import positions
 
-    starts = _starts(store, columns) if forecast else None
+    starts = None
+    if forecast:
+        from vctl.ops import expected  # which loads the scheduler
+
+        starts = expected.of_listed(store, columns)
     return forms.jobs(store, columns, positions(store, columns), _reasons(store, columns), starts)
-
-
-def _starts(store: Store, columns: Mapping[str, Values]) -> Mapping[int, Expected]:
-    """The expected starts of the listed jobs that wait."""
-    from vctl.ops import expected
-
-    numbers, clusters_ = set[int](), set[str]()
-    for (status, cluster_id), at in runs(columns["status"], columns["parent_cluster_id"]):
-        if status == jb.PENDING:
-            numbers.update(columns["job_id"][at.start : at.stop])
-            clusters_.add(cluster_id)
-    return expected.of(store, numbers, clusters_)
 
 
 def _reasons(store: Store, columns: Mapping[str, Values]) -> Values:
