@@ -58,7 +58,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from functools import cache, partial
+from functools import partial
 from heapq import heapify, heappop, heapreplace
 from typing import NamedTuple
 
@@ -202,7 +202,7 @@ class Round:
     def visit(self) -> None:
         """Choose the queues in which something may have changed, and begin to scan them."""
         ledger, running, now_ns = self.ledger, self.running, self.now_ns
-        may_loosen = cache(partial(is_loose, ledger))
+        may_loosen = _once(partial(is_loose, ledger))
         changed = [
             (queue, before)
             for queue, before in self._changed(may_loosen)
@@ -283,19 +283,22 @@ class Round:
         """Note which queues have been scanned to the end, and who waits."""
         if not (self.is_nominated or self.preemptor.preempts):
             started = {start.job.parent_id for start in self.starts}
-            known = (
+            known = [
                 scan
                 for scan in self.scans
                 if scan.queue.parent_id not in started
                 and (scan.is_over or (self.is_cut and scan.rest is not None))
-            )
-            scopes = self.scopes | _scopes(self.queues.values())
-            for scan in known:
-                queue, rest = scan.queue, scan.rest
-                edition = _holds_for(self.ledger, queue, scopes, rest)
-                if edition is None or (self.is_cut and edition != NEVER):  # the next round goes on at once
-                    due_ns = min(_due_at(self.ledger, queue, self.now_ns), default=None)
-                    queue.memo = Memo(_stamp(self.ledger, queue, self.running), due_ns, rest, edition)
+            ]
+            if known:
+                scopes = self.scopes | _scopes(self.queues.values())
+                for scan in known:
+                    queue, rest = scan.queue, scan.rest
+                    edition = _holds_for(self.ledger, queue, scopes, rest)
+                    if edition is None or (
+                        self.is_cut and edition != NEVER
+                    ):  # the next round goes on at once
+                        due_ns = min(_due_at(self.ledger, queue, self.now_ns), default=None)
+                        queue.memo = Memo(_stamp(self.ledger, queue, self.running), due_ns, rest, edition)
         if self.usage is not None:
             started_jobs = {start.job.job_id for start in self.starts}
             self.usage.note_waiting(self.queues.values(), self.ledger, started_jobs)
@@ -312,6 +315,18 @@ class Round:
             stalled=self.is_cut and not self.starts and not any(scan.judged for scan in self.scans),
             tasks_deferred=tasks.deferred, trial=self.trial if self.trial.starts else None,
         )  # fmt: skip
+
+
+def _once(question: Callable[[], bool]) -> Callable[[], bool]:
+    """A question that is answered once, when it is first asked; ``functools.cache`` takes longer to make one."""
+    answers: list[bool] = []
+
+    def answer() -> bool:
+        if not answers:
+            answers.append(question())
+        return answers[0]
+
+    return answer
 
 
 def _shares(
@@ -363,7 +378,7 @@ def _due_at(ledger: Ledger, queue: Queue, now_ns: int) -> Iterator[int]:
 
 def _scopes(queues: Iterable[Queue]) -> set[str]:
     """The clusters below which shared reservations bind jobs."""
-    return {shared.scope for queue in queues for shared in queue.shared.values()}
+    return {shared.scope for queue in queues if queue.shared for shared in queue.shared.values()}
 
 
 def _is_settled(ledger: Ledger, queue: Queue, running: Running, scopes: Collection[str], now_ns: int) -> bool:

@@ -230,6 +230,23 @@ class Queue:
         if not waits:
             self._forget_reason(sub_queue)
 
+    def give_way(self, job: PendingJob) -> None:
+        """Keep nothing for jobs behind one that had left its queue and waits again: it was reserved without that one.
+
+        They get their reservations again, after it.
+        """
+        is_own = job.parent_id == self.parent_id
+        for kept in (self.kept, self.shared):
+            for job_id in list(kept):
+                other = self.jobs[job_id]
+                if (
+                    order_key(job, self.policy) < order_key(other, self.policy)
+                    if is_own
+                    else (-job.priority, job.job_id) < (-other.priority, job_id)
+                ):
+                    del kept[job_id]
+                    self.memo = None
+
     def note_start(self, job: PendingJob, others: Iterable[PendingJob]) -> None:
         """Note that a job has started that had left the queue before; ``others`` have left it and wait."""
         if job.shape in self.shapes and self.policy.max_running_per_user is None:
@@ -421,6 +438,8 @@ class Queue:
 
     def reserved_after(self, now_ns: int) -> Iterator[int]:
         """The reserved starts of the last round that are in the future."""
+        if not (self.kept or self.shared):
+            return
         for reservation in (*self.kept.values(), *(shared.reservation for shared in self.shared.values())):
             if reservation.start_ns is not None and reservation.start_ns > now_ns:
                 yield reservation.start_ns
