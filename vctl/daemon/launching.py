@@ -163,7 +163,7 @@ def request_of(
         cpu_ids=sees.bound_cores if source == LOCAL else None,
         grace_s=job.grace_s,
         log_max_bytes=log_max_bytes,
-        memory_bytes=0 if command.ray or source != LOCAL else sees.amounts.get(MEMORY, 0) // SCALE,
+        memory_bytes=0 if source != LOCAL else sees.amounts.get(MEMORY, 0) // SCALE,
         node_id=run.node_id,
         reservation=reservation_of(ledger, run, attempt) if source == RAY else None,
         ray=ray,

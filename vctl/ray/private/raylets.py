@@ -27,6 +27,9 @@ SETTINGS = {
     "RAY_health_check_period_ms": "1000",
     "RAY_health_check_timeout_ms": "10000",
     "RAY_health_check_failure_threshold": "5",
+    # Ray's memory monitor judges the whole machine: when others fill it, it kills the workers of this job, and it
+    # does not see that this job uses more than it has. vctl's supervisors judge each job by its own memory
+    "RAY_memory_monitor_refresh_ms": "0",
 }
 ELSEWHERE = ("RAY_ADDRESS", "RAY_API_SERVER_ADDRESS", "RAY_DASHBOARD_ADDRESS")
 """Variables that may lead to another Ray or to vctl's own server: those of whoever submitted the job."""
