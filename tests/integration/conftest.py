@@ -239,8 +239,8 @@ class Place:
         """A daemon that schedules; its log is ``daemon.log`` beside the state. ``within``: words before its command."""
         with open(self.folder / "daemon.log", "ab") as log:
             process = subprocess.Popen(
-                [*within, *VCTL, "daemon", *words], env=self.environment(env), cwd=self.folder, stdin=subprocess.DEVNULL,
-                stdout=log, stderr=log, process_group=0,
+                [*within, *VCTL, "daemon", *words], env=self.environment(env), cwd=self.folder,
+                stdin=subprocess.DEVNULL, stdout=log, stderr=log, process_group=0,
             )  # fmt: skip
         self._started.append(process)
 

@@ -29,6 +29,8 @@ SAID, LEAVING, LEFT = ".said", ".leaving", ".left"
 """Suffixes of files beside NODES: messages of a keeper; a request to use less; the answer to the request."""
 JOIN = "join.json"
 """The file in the directory of a running Ray that says how a raylet joins it."""
+STOPPING = "stopping"
+"""The file in the directory of a Ray that ray_stop.py makes; the keeper removes it when it has read it."""
 _PR_SET_CHILD_SUBREAPER = 36
 _SIGNALS = (
     signal.SIGTERM,

@@ -9,6 +9,7 @@ import sys
 
 MYPY = False
 if MYPY:
+    from collections.abc import Mapping
     from typing import Any
 
 PACKAGE = "ray[default]"
@@ -35,6 +36,8 @@ ELSEWHERE = ("RAY_ADDRESS", "RAY_API_SERVER_ADDRESS", "RAY_DASHBOARD_ADDRESS")
 """Variables that may lead to another Ray or to vctl's own server: those of whoever submitted the job."""
 _NOT_OURS = (*ELSEWHERE, "OMP_NUM_THREADS", "VCTL_TASK_ID")
 _MAX_NAME = 200
+PYTHON_START = os.path.join(os.path.dirname(os.path.abspath(__file__)), "python_start")
+"""A folder for PYTHONPATH: `ray stop` ends the Ray of its job alone."""
 _ANY_PORT = (
     "--dashboard-agent-listen-port=0", "--dashboard-agent-grpc-port=0", "--metrics-export-port=0",
     "--runtime-env-agent-port=0", "--node-manager-port=0", "--object-manager-port=0", "--min-worker-port=0",
@@ -67,7 +70,14 @@ def environment(access: "dict[str, str]", folder: str) -> dict[str, str]:
     ``ray`` there, which is where a program looks that has no RAY_ADDRESS.
     """
     around = {name: text for name, text in os.environ.items() if name not in _NOT_OURS}
-    return {**around, **SETTINGS, **access, "RAY_TMPDIR": folder}
+    return {**around, **SETTINGS, **access, **ways(around, folder)}
+
+
+def ways(around: "Mapping[str, str]", folder: str) -> dict[str, str]:
+    """What leads to this Ray beside its address, for a process with the environment ``around``."""
+    paths = [path for path in around.get("PYTHONPATH", "").split(os.pathsep) if path != PYTHON_START]
+    python_path = os.pathsep.join([PYTHON_START, *paths] if any(paths) else [PYTHON_START])
+    return {"RAY_TMPDIR": folder, "PYTHONPATH": python_path}
 
 
 def node_name(name: str) -> str:
@@ -134,14 +144,14 @@ def exceeds(node: "dict[str, Any]", parts: "list[dict[str, Any]]") -> bool:
     )
 
 
-def held_port(option: int = socket.SO_REUSEPORT) -> tuple[socket.socket, int]:
-    """A port reserved while the socket is open, for a server that sets the same option: nobody else gets it.
+def held_port(option: int = socket.SO_REUSEPORT, port: int = 0) -> tuple[socket.socket, int]:
+    """A port (0: any) reserved while the socket is open, for a server that sets the same option: nobody else gets it.
 
     Ray's client server sets SO_REUSEPORT, its GCS SO_REUSEADDR.
     """
     held = socket.socket()
     held.setsockopt(socket.SOL_SOCKET, option, 1)
-    held.bind(("", 0))
+    held.bind(("", port))
     return held, held.getsockname()[1]
 
 
