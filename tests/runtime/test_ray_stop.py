@@ -24,7 +24,8 @@ STOPS = {
     "python /env/bin/ray --log-style=record stop": ["--log-style=record", "stop"],
 }  # fmt: skip
 OTHERS = (
-    "python", "python ray", "python -m ray.scripts.scripts", "python /env/bin/ray job stop j", "python /env/bin/ray start",
+    "python", "python ray", "python -m ray.scripts.scripts", "python /env/bin/ray job stop j",
+    "python /env/bin/ray start",
     "python train.py ray stop", "python -m mine ray stop", "python -c pass ray stop", "python - ray stop",
     "python /env/bin/array stop", "python -m ray stop.py", "python /env/bin/ray start stop",
 )  # fmt: skip

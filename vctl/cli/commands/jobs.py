@@ -217,7 +217,7 @@ def edit(
     what an option gave: a time limit, a begin time, dependencies. Of an array, what waits is changed.
     """
     values = dict(options or {})
-    variables, directory = cli.submission.surroundings(call, env, env_file, working_dir, None)
+    variables, directory = cli.submission.surroundings(env, env_file, working_dir, {})
     about = cli.submission.metadata(metadata, metadata_json)
     values |= {
         name: value for name, value in (("env", variables), ("cwd", directory), ("metadata", about)) if value

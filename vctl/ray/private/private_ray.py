@@ -32,6 +32,7 @@ import select
 import shutil
 import signal
 import socket
+import subprocess
 import sys
 import time
 
@@ -61,6 +62,7 @@ TRIES = 3
 """How often a start is tried: `ray start` gives up after 30 s, and a busy machine may need longer."""
 _AGAIN_S = (1.0, 30.0)  # first and longest wait before a raylet that ended is started again
 _POLL_S = 0.5
+_PACKAGES = os.path.join(os.path.dirname(os.path.abspath(__file__)), "ray_packages.py")
 
 
 def main(words: list[str]) -> "NoReturn":
@@ -87,10 +89,25 @@ def main(words: list[str]) -> "NoReturn":
     if not reply:
         sys.exit(1)  # the keeper has said why
     os.environ.update(json.loads(reply))
+    os.environ.update(installed(ray))
     try:
         os.execvp(command[0], command)
     except OSError as error:
         _refuse(f"cannot run {command[0]}: {error.strerror}", 126)
+
+
+def installed(ray: str) -> dict[str, str]:
+    """Has Ray install the packages of the job's ``runtime_env``; the variables with which the command finds them."""
+    runtime_env = raylets.to_install(os.environ.get(raylets.JOB_CONFIG, ""))
+    if not runtime_env:
+        return {}
+    words = [raylets.python_of(ray), _PACKAGES]
+    done = subprocess.run(words, input=json.dumps(runtime_env).encode(), stdout=subprocess.PIPE, check=False)
+    if done.returncode:
+        _refuse("Ray has not installed the packages of the runtime_env", 1)
+    answer = json.loads(done.stdout)
+    config = raylets.job_config(os.environ[raylets.JOB_CONFIG], answer["runtime_env"])
+    return {**answer["variables"], raylets.JOB_CONFIG: config}
 
 
 class Raylet:

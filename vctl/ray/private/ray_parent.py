@@ -79,7 +79,9 @@ class Parent:
         self, options: list[str], part: "dict[str, Any]", name: str, cores: list[int] | None
     ) -> tuple[int, str]:
         """Start a raylet, and wait until it has joined; its pid and its node id. Raises Failed, Over."""
-        env, name = {**self.env, "CUDA_VISIBLE_DEVICES": ",".join(part["gpus"])}, raylets.node_name(name)
+        path = raylets.path_with(self.ray, self.env.get("PATH", os.defpath))
+        env = {**self.env, "PATH": path, "CUDA_VISIBLE_DEVICES": ",".join(part["gpus"])}
+        name = raylets.node_name(name)
         words = ["start", f"--temp-dir={self.folder}/{TEMPORARY}", *options, *raylets.arguments(part, name)]
         code = self.run(words, env, cores)
         pids = [

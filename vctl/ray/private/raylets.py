@@ -34,7 +34,11 @@ SETTINGS = {
 }
 ELSEWHERE = ("RAY_ADDRESS", "RAY_API_SERVER_ADDRESS", "RAY_DASHBOARD_ADDRESS")
 """Variables that may lead to another Ray or to vctl's own server: those of whoever submitted the job."""
-_NOT_OURS = (*ELSEWHERE, "OMP_NUM_THREADS", "VCTL_TASK_ID")
+JOB_CONFIG = "RAY_JOB_CONFIG_JSON_ENV_VAR"
+"""The variable in which Ray's job API gives a job its metadata; only the command and what it starts have it."""
+INSTALLED = ("pip", "uv", "py_modules")
+"""The fields of a ``runtime_env`` that Ray installs before a process starts."""
+_NOT_OURS = (*ELSEWHERE, JOB_CONFIG, "OMP_NUM_THREADS", "VCTL_TASK_ID")
 _MAX_NAME = 200
 PYTHON_START = os.path.join(os.path.dirname(os.path.abspath(__file__)), "python_start")
 """A folder for PYTHONPATH: `ray stop` ends the Ray of its job alone."""
@@ -50,6 +54,12 @@ def program(command: "list[str] | tuple[str, ...]", path: str, cwd: str | None =
     own = shutil.which(os.path.join(cwd or "", command[0]) if "/" in command[0] else command[0], path=path)
     beside = None if own is None else shutil.which(os.path.join(os.path.dirname(own), "ray"))
     return beside or shutil.which("ray", path=path) or shutil.which(os.path.dirname(sys.executable) + "/ray")
+
+
+def path_with(ray: str, path: str) -> str:
+    """The search path for Ray's processes: they call ``pip`` by its name, which is beside Ray's command."""
+    beside = os.path.dirname(os.path.abspath(ray))
+    return path if beside in path.split(os.pathsep) else f"{beside}{os.pathsep}{path}"
 
 
 def python_of(ray: str) -> str:
@@ -78,6 +88,22 @@ def ways(around: "Mapping[str, str]", folder: str) -> dict[str, str]:
     paths = [path for path in around.get("PYTHONPATH", "").split(os.pathsep) if path != PYTHON_START]
     python_path = os.pathsep.join([PYTHON_START, *paths] if any(paths) else [PYTHON_START])
     return {"RAY_TMPDIR": folder, "PYTHONPATH": python_path}
+
+
+def job_config(text: str, runtime_env: "Mapping[str, Any]") -> str:
+    """The value of JOB_CONFIG with these fields in its ``runtime_env``; ``text``: the value that it had."""
+    config = json.loads(text or "{}")
+    return json.dumps({**config, "runtime_env": {**config.get("runtime_env", {}), **runtime_env}})
+
+
+def to_install(text: str) -> "dict[str, Any]":
+    """The ``runtime_env`` in a value of JOB_CONFIG, if there is something to install."""
+    try:
+        config = json.loads(text or "{}")
+    except ValueError:
+        return {}  # Ray says what is wrong with it
+    runtime_env = (config.get("runtime_env") if isinstance(config, dict) else None) or {}
+    return runtime_env if any(runtime_env.get(field) for field in INSTALLED) else {}
 
 
 def node_name(name: str) -> str:
