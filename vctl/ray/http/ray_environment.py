@@ -20,8 +20,9 @@ RAYS = {"lazy": "lazy", "private": "plain", "dashboard": "dashboard", "none": ""
 PACKAGE = f"{PROTOCOL}://"
 OF_RAY = ("pip", "uv")
 """The fields that a private Ray carries out, as it does with wheels in ``py_modules``."""
-UNDERSTOOD = ("env_vars", "working_dir", "py_modules", *OF_RAY, "excludes", "config")
-"""The accepted fields. The client has applied ``excludes``; ``config`` concerns what Ray installs."""
+UNDERSTOOD = ("env_vars", "working_dir", "py_modules", *OF_RAY, "excludes", "config", "_ray_commit")
+"""The accepted fields. The client has applied ``excludes``; ``config`` concerns what Ray installs; the client's own
+``_ray_commit`` is that of its Ray, and the private Ray has one of its own."""
 INSTEAD = {
     "conda": "install the packages into an environment of the machine, and name its python in the entrypoint",
     **dict.fromkeys(("container", "image_uri"), "start the container in the entrypoint, such as `podman run IMAGE …`"),
