@@ -334,15 +334,12 @@ class World(Clock):
         waiting = self.store.rows("SELECT job_id FROM jobs WHERE status = 'PENDING'")
         assert {*state.parent_of, *state.gated, *next_.values()} == {row[0] for row in waiting}
         running = dict(
-            self.store.rows(
-                "SELECT array_id, count(*) FROM jobs WHERE status = 'RUNNING'"
-                " OR (status = 'PENDING' AND attempt AND NOT closed) GROUP BY 1"  # a retry keeps its place
-            )
+            self.store.rows("SELECT array_id, count(*) FROM jobs WHERE status = 'RUNNING' GROUP BY 1")
         )
         assert not state.array_limits.short, "members that are next have no rows of their own"
         for array_id, window in state.array_limits.array_limits.items():
             if window.at_once is not None:
-                run = running.get(array_id, 0)  # more than may begin, where an edit has lowered the limit
+                run = running.get(array_id, 0)  # more than may start, where an edit has lowered the limit
                 assert run <= len(window.open) <= max(run, window.at_once), array_id
             assert not window.next, f"{array_id} has a place that no member got"
         waiting = self.store.rows(

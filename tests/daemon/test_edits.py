@@ -254,6 +254,31 @@ def test_how_many_run_at_once(here: Life) -> None:
 
 
 @pytest.mark.usefixtures("window")
+def test_a_lowered_limit_binds_retries(here: Life) -> None:
+    """A member that fails while more run than may waits for its next attempt until others have ended."""
+    command = "[ $VCTL_ARRAY_INDEX-$VCTL_ATTEMPT != 0-1 ] || { sleep 0.5; exit 3; }; exec sleep 60"
+    array(
+        here, "s", "0-5%3", "sh", "-c", command, max_retries=1, retry_on=("ExitCode",), backoff_s=0,
+    )  # fmt: skip
+    here.until(lambda: len(running(here)) == 3)
+    job_edits.edit(here.store, "s", {}, max_running=1)
+    here.until(lambda: here.job("s_0")["status"] == "PENDING")
+    here.turn()
+    waits = here.job("s_0")
+    assert (waits["status"], waits["state_reason"], running(here)) == (
+        "PENDING",
+        "ArrayLimit",
+        {"s_1", "s_2"},
+    )
+    here.end("s_1")
+    here.turn()
+    assert running(here) == {"s_2"}
+    here.end("s_2")
+    here.until(lambda: running(here) == {"s_0"})
+    assert here.job("s_0")["attempt"] == 2
+
+
+@pytest.mark.usefixtures("window")
 def test_an_array_without_a_limit_gets_one(here: Life) -> None:
     array(here, "s", "0-19", "true", hold=True)
     job_edits.edit(here.store, "s", {}, max_running=1)

@@ -23,6 +23,7 @@ from tests.simulation.connections import FULL, IOERR, Actor, SimulatedStore, ope
 from tests.simulation.kernel import Kernel, Runtime, Violation
 from tests.users import PROVIDER, Users
 from tests.world import Killed, ShortRuns, World, amounts, loaded, picture_of, unlike
+from vctl.core.spans import numbers_of
 from vctl.core.values import replace
 from vctl.daemon.ahead import LONGEST_S
 from vctl.daemon.following import FollowedState
@@ -30,7 +31,16 @@ from vctl.daemon.measuring import measure
 from vctl.daemon.scheduler import Scheduler
 from vctl.daemon.turn import Turn
 from vctl.engine import array_limits
-from vctl.engine.changes import Change, JobStarted, JobSubmitted, RunEnded, RunStopping, TaskStarted
+from vctl.engine.changes import (
+    ArrayLimited,
+    Change,
+    JobsEdited,
+    JobStarted,
+    JobSubmitted,
+    RunEnded,
+    RunStopping,
+    TaskStarted,
+)
 from vctl.engine.codec import decode, encode
 from vctl.engine.settings import LeaseTerms
 from vctl.engine.stimuli import Outputs
@@ -171,6 +181,8 @@ class Simulation(World):
         """Jobs on their way to a scheduler."""
         self.submitted: set[str] = set()
         self.stopping: set[str] = set()
+        self.edited: set[int] = set()
+        """Jobs whose rules were edited. The attempt for which one waits then comes, whatever it has left after it."""
         """Jobs that were submitted without a name of their own."""
         self.follows = swarm.random() < 0.5
         """Whether runs count as short, so that others are assigned to follow them."""
@@ -574,10 +586,10 @@ class Simulation(World):
         """A supervisor takes a run: it must have been decided and written before, and not be over."""
         of_job = "JOIN commands USING (command_id) JOIN requests q USING (request_id)"
         row = self.store.row(
-            "SELECT r.task_id IS NOT NULL OR r.attempt = j.attempt AS current, r.task_id IS NOT NULL OR"
+            "SELECT j.job_id, r.task_id IS NOT NULL OR r.attempt = j.attempt AS current, r.task_id IS NOT NULL OR"
             " r.attempt <= 1 + coalesce(json_extract(q.rules, '$.max_retries'), 0) + j.preemptions AS allowed"
             f" FROM runs r JOIN jobs j USING (job_id) {of_job} WHERE run_id = ?1"
-            " UNION ALL SELECT 1, j.attempt <= coalesce(json_extract(q.rules, '$.max_retries'), 0)"
+            " UNION ALL SELECT j.job_id, 1, j.attempt <= coalesce(json_extract(q.rules, '$.max_retries'), 0)"
             f" + j.preemptions FROM runs_ahead JOIN jobs j USING (job_id) {of_job} WHERE run_id = ?1",
             run_id,
         )
@@ -587,7 +599,7 @@ class Simulation(World):
             return  # its place was given to another run meanwhile
         if row is None:
             raise Violation(f"{run_id} was launched before it was in the tables, or after its end")
-        if not row["allowed"]:
+        if not row["allowed"] and row["job_id"] not in self.edited:
             raise Violation(f"{run_id} is one attempt more than its job has")
         if not row["current"]:
             raise Violation(f"{run_id} is of an earlier attempt")
@@ -612,11 +624,19 @@ class Simulation(World):
         if not self.changed:
             return
         self.changed = False
+        started: set[str] = set()
         for row in self.store.rows(f"SELECT seq, change FROM {JOURNAL} WHERE seq > ?", self.read_to):
             self.note(f"{row['seq']} {row['change']}")
             self.read_to = row["seq"]
             if row["change"] is not None:
-                self._check_change(decode(row["change"]))
+                change = decode(row["change"])
+                self._check_change(change)
+                if isinstance(change, JobStarted) and change.job.array_id is not None:
+                    started.add(change.job.array_id)
+                elif isinstance(change, ArrayLimited):  # what runs may be more than what may start since then
+                    started.discard(change.array_id)
+        for array_id in sorted(started):
+            self._check_array(array_id)
         self.commits += 1
         if self.commits % self.often:
             self.folding.check(None, compare=False)
@@ -629,8 +649,6 @@ class Simulation(World):
                 members = len(change.vnodes) if change.job.per_node else 1
                 if len(change.runs) != members:
                     raise Violation(f"{len(change.runs)} of {members} members start: {change}")
-                if (array_id := change.job.array_id) is not None:
-                    self._check_array(array_id)
                 self._check_numbers()
             case TaskStarted():
                 self._check_numbers()
@@ -638,6 +656,8 @@ class Simulation(World):
                 if change.job.submission_id in self.submitted:
                     raise Violation(f"{change.job.submission_id} was submitted twice")
                 self.submitted.add(change.job.submission_id)
+            case JobsEdited() if "rules" in change.edited:
+                self.edited.update(numbers_of(change.spans))
             case RunStopping():
                 self.stopping.add(change.run_id)
             case RunEnded():

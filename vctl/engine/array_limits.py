@@ -149,6 +149,11 @@ class ArrayLimits:
         if (window := self.array_limits.get(array_id)) is not None and window.is_over:
             del self.array_limits[array_id]
 
+    def is_beyond(self, array_id: str | None) -> bool:
+        """Whether more members of an array run than may: an edit has lowered its limit."""
+        window = self.array_limits.get(array_id or "")
+        return window is not None and window.at_once is not None and len(window.open) > window.at_once
+
     def _sort(self, array_id: str, window: Window) -> None:
         is_ready = bool(window.waiting) and window.at_once is not None and len(window.open) < window.at_once
         (self.ready.add if is_ready else self.ready.discard)(array_id)

@@ -226,8 +226,9 @@ def _requeued(state: SchedulerState, job: RunningJob, outcome: Outcome, now: int
             tries = f"attempt {attempt} of {rules['max_retries'] + 1}"
             reason, message = jb.BACKOFF, f"{tries}: {outcome.message}; next try at {timestamp(begin_at)}"
     waits: PendingJob = replace(
-        state.requests[job.job_id], begin_at_ns=begin_at, attempt=job.attempt, preemptions=preemptions
-    )
+        state.requests[job.job_id], begin_at_ns=begin_at, attempt=job.attempt, preemptions=preemptions,
+        closed=state.array_limits.is_beyond(job.array_id),
+    )  # fmt: skip
     return JobRequeued(waits, reason, message, data)
 
 

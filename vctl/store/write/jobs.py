@@ -109,10 +109,13 @@ def _jobs_requeued(db: sqlite3.Connection, requeued: Sequence[ch.JobRequeued]) -
     for change in requeued:
         moves.update(
             db, JOB, "requeue", change.job.job_id,
-            "status = ?, state_reason = ?, message = ?, begin_at = ?, preemptions = ?, outcome = NULL,"
-            " started_at = NULL, stop_requested_at = NULL, stop_reason = NULL, stop_grace_s = NULL,"
+            "status = ?, state_reason = ?, message = ?, begin_at = ?, preemptions = ?, closed = ?,"
+            " outcome = NULL, started_at = NULL, stop_requested_at = NULL, stop_reason = NULL, stop_grace_s = NULL,"
             " master_port = NULL",
-            (jb.PENDING, change.reason, change.message, change.job.begin_at_ns, change.job.preemptions),
+            (
+                jb.PENDING, change.reason, change.message, change.job.begin_at_ns, change.job.preemptions,
+                change.job.closed,
+            ),
         )  # fmt: skip
 
 
