@@ -225,11 +225,15 @@ def test_a_job_of_rays_command_sees_its_own_ray(start: Start, tmp_path: Path) ->
     server.nodes(1)
     (tmp_path / "job.py").write_text(
         "import os, ray\nif 'RAY_ADDRESS' in os.environ:\n    ray.init(log_to_driver=False)\n"
-        "    print('sees', ray.cluster_resources()['CPU'])\nelse:\n    print('has none')\n"
+        "    print('sees', ray.cluster_resources()['CPU'])\n"
+        "    has = ray._private.worker.global_worker.core_worker.get_job_config().metadata\n"
+        "    print(*(has.get(name) for name in ('who', 'job_submission_id', 'job_name')))\n"
+        "else:\n    print('has none')\n"
     )
     two = '{"fixed_size_nodes": [{"nodes": [{"resources": {"CPU": 2}}]}]}'
-    for more, says in (({"virtual_cluster": two}, "sees 2.0\n"), ({"vctl_ray": "none"}, "has none\n")):
-        metadata = ("--metadata-json", json.dumps(more))
+    sees = ({"virtual_cluster": two, "who": "me"}, "sees 2.0\nme s s\n")
+    for more, says in (sees, ({"vctl_ray": "none"}, "has none\n")):
+        metadata = ("--metadata-json", json.dumps(more), *(("--submission-id", "s") if "who" in more else ()))
         code, said = ray_job(
             server, "submit", *metadata, "--working-dir", ".", "--", sys.executable, "job.py", cwd=tmp_path
         )

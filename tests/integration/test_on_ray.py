@@ -6,6 +6,7 @@ import json
 import os
 import signal
 import sys
+import time
 from collections.abc import Iterator
 
 import pytest
@@ -95,7 +96,10 @@ def test_nobody_else_enters_a_reservation(ray: Place, cluster: RayCluster) -> No
 
 
 def test_a_job_waits_for_others_in_ray(ray: Place, cluster: RayCluster) -> None:
-    """What others hold is not taken from them; a job that is stopped meanwhile never starts."""
+    """What others hold is not taken from them: jobs wait in their queue, and it is said who holds what.
+
+    One that is stopped meanwhile never starts.
+    """
     hold = (
         "from ray.util import placement_group\n"
         "group = placement_group([{'CPU': 2}] * 2, name='other', lifetime='detached')\nassert group.wait(60)"
@@ -105,8 +109,19 @@ def test_a_job_waits_for_others_in_ray(ray: Place, cluster: RayCluster) -> None:
         ray.submit("--submission-id", "waits", "--", "echo", "started")
         ray.submit("--submission-id", "stopped", "--", "echo", "started")
         for ref in ("waits", "stopped"):
-            ray.reach(ref, "RUNNING")
-        eventually(lambda: len(cluster.groups()) == 3, "both to ask", RAY_S)
+            eventually(
+                lambda ref=ref: "other holds 2" in (ray.job(ref)["message"] or ""), "the holder", RAY_S
+            )
+            job = ray.job(ref)
+            assert (job["status"], job["state_reason"]) == ("PENDING", "InsufficientResources")
+            assert "0 of 2 are free in Ray" in job["message"]
+        why = ray.read("why", "waits")
+        assert (why["status"], why["state_reason"]) == ("PENDING", "InsufficientResources")
+        assert "other holds 2" in why["message"]
+        assert [
+            one["submission_id"]
+            for one in ray.read("job", "list", "--filter", "state_reason=InsufficientResources")["items"]
+        ]
         assert ray.run("job", "stop", "stopped").code == 0
         assert ray.job("stopped")["status"] == "STOPPED"
         assert log_of(ray, "stopped") == ""
@@ -220,6 +235,39 @@ def test_a_raylet_that_is_killed(ray: Place, cluster: RayCluster) -> None:
     for ref in ("moves", "stays"):
         ray.run("job", "stop", ref)
         ray.reach(ref, "STOPPED", "FAILED")
+    ray.assert_sound()
+
+
+@spec("12.node-death")
+@pytest.mark.parametrize("first", ["raylet", "supervisors"])
+def test_a_job_on_a_killed_raylet_is_node_failed(ray: Place, cluster: RayCluster, first: str) -> None:
+    """Whichever of its process and its node is heard of first: the guard ends it, or all of the machine ends."""
+    address = cluster.add(cpus=3)
+    eventually(lambda: address in alive(ray), "the node", RAY_S)
+    ray.submit("--submission-id", "a", "--num-cpus", "3", "--", "sh", "-c", "echo $$; exec sleep 1000")
+    eventually(lambda: log_of(ray, "a"), "the job to start", RAY_S)
+    if first == "supervisors":
+        main = processes.process(int(log_of(ray, "a")))
+        assert main is not None
+        os.kill(main.parent, signal.SIGKILL)
+        time.sleep(0.3)
+    cluster.kill_raylet(address)
+    job = ray.reach("a", "FAILED", within_s=RAY_S)
+    assert (job["state_reason"], job["exit_code"]) == ("NodeFailed", None)
+    assert address not in alive(ray)
+    ray.assert_sound()
+
+
+def test_a_submit_that_waits_outlives_the_daemon(ray: Place, cluster: RayCluster) -> None:
+    """Spec 12: as on one machine, another scheduler takes over, in the background and on the same Ray."""
+    waits = ray.start("job", "submit", "--submission-id", "w", "--", "sh", "-c", COUNT)
+    eventually(lambda: log_of(ray, "w").count("\n") > 5, "the job to write", RAY_S)
+    ray.kill(next(one for one in ray._started if "daemon" in one.args))  # type: ignore[operator]
+    ran = ray.finish(waits, within_s=RAY_S)
+    assert (ran.code, ran.out) == (7, COUNTED), ran.err
+    assert ray.scheduler()["kind"] == "background"
+    begin(ray, cluster)
+    assert ray.scheduler()["kind"] == "foreground"
     ray.assert_sound()
 
 

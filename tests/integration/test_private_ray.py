@@ -8,6 +8,7 @@ import signal
 import sys
 import time
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -119,8 +120,11 @@ def count():
 
 assert sum(ray.get([count.remote() for _ in range(2)])) == 2
 pathlib.Path("up").touch()
+most = 2.0
 while not pathlib.Path("go").exists():
-    time.sleep(0.05)
+    most = max(most, ray.cluster_resources().get("CPU", 0.0))
+    time.sleep(0.02)
+assert most == 2.0, f"a raylet that was killed counts beside the one in its place: {most} CPUs of 2"
 assert sum(ray.get([count.options(scheduling_strategy="SPREAD").remote() for _ in range(8)])) == 8
 while ray.cluster_resources().get("CPU") != 2.0:
     time.sleep(0.05)
@@ -140,6 +144,11 @@ def pids(place: Place, *, ending: bytes = b"", holding: bytes = b"") -> list[int
         if (words := processes.command(pid))
         and (words[0].endswith(ending) if ending else any(holding in word for word in words))
     )
+
+
+def starts(place: Place) -> int:
+    """How many `ray start` are under way."""
+    return sum(words[2:3] == [b"start"] for words in left_of(place).values())
 
 
 @pytest.fixture
@@ -298,6 +307,57 @@ def test_a_daemon_that_is_killed_finds_the_job_again(boxes: Place) -> None:
     assert boxes.reach("stay", "SUCCEEDED", "FAILED", within_s=RAY_S)["status"] == "SUCCEEDED", log_of(
         boxes, "stay"
     )
+    assert_clean(boxes, used)
+
+
+def test_a_killed_raylet_does_not_count_beside_its_successor(boxes: Place) -> None:
+    """Its keeper tells Ray of its death; by its health checks alone, this Ray would notice after a minute."""
+    (boxes.folder / "bin").mkdir()
+    (wrapper := boxes.folder / "bin/ray").write_text(
+        f'#!/bin/sh\nRAY_health_check_failure_threshold=60 exec {Path(sys.executable).parent / "ray"} "$@"\n'
+    )
+    wrapper.chmod(0o755)
+    boxes.more["PATH"] = f"{boxes.folder / 'bin'}:{os.environ['PATH']}"
+    boxes.daemon()
+    (boxes.folder / "stay.py").write_text(STAY)
+    boxes.ok(
+        "job", "submit", "--no-wait", "--ray", "--submission-id", "stay", "--virtual-cluster", SPREAD_2X1,
+        "--", "env", sys.executable, "stay.py",
+    )  # fmt: skip
+    up = boxes.folder / "up"
+    eventually(lambda: up.exists() or boxes.job("stay")["status"] == "FAILED", "the job to be up", RAY_S)
+    used, before = folders(boxes), set(pids(boxes, ending=b"/raylet"))
+    for pid in raylet_of(1)(boxes):
+        os.kill(pid, signal.SIGKILL)
+    eventually(lambda: set(pids(boxes, ending=b"/raylet")) - before, "another raylet to start", RAY_S)
+    eventually(lambda: not starts(boxes), "it to have joined", RAY_S)
+    time.sleep(1)  # in which the program counts the CPUs
+    (boxes.folder / "go").touch()
+    job = boxes.reach("stay", "SUCCEEDED", "FAILED", within_s=RAY_S)
+    assert job["status"] == "SUCCEEDED", log_of(boxes, "stay")
+    assert_clean(boxes, used)
+
+
+def test_many_that_start_at_once_take_turns(boxes: Place) -> None:
+    """At most as many starts of Ray at once as the machine has CPUs, so that each is in time for Ray."""
+    boxes.daemon()
+    names = [f"j{number}" for number in range((os.cpu_count() or 1) + 1)]
+    assert len(names) <= 4, "a machine with few CPUs is needed"
+    (boxes.folder / "see.py").write_text(
+        "import ray; ray.init(log_to_driver=False); print(ray.cluster_resources()['CPU'])"
+    )
+    for name in names:
+        words = ("--submission-id", name, "--num-cpus", "2", "--", sys.executable, "see.py")
+        boxes.ok("job", "submit", "--no-wait", "--ray", *words)
+    most, used = 0, set[str]()
+    while any(job["status"] in ("PENDING", "RUNNING") for job in boxes.jobs().values()):
+        most = max(most, starts(boxes))
+        used |= folders(boxes)
+        time.sleep(0.05)
+    assert 1 < most <= (os.cpu_count() or 1)
+    for name in names:
+        assert boxes.job(name)["status"] == "SUCCEEDED", log_of(boxes, name)
+        assert "2.0" in log_of(boxes, name)
     assert_clean(boxes, used)
 
 

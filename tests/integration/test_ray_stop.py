@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 
-from tests.integration.conftest import Place, eventually
+from tests.integration.conftest import SPREAD_2X1, Place, eventually
 from tests.integration.test_private_ray import assert_clean, folders
 from tests.ray_cluster import IN_CI, RAY_S, WITH_RAY, log_of
 from tests.specification import spec
@@ -62,8 +62,8 @@ for way in ways:
         assert "Stopped" in done.stdout, done.stdout
 again = subprocess.run(["ray", "stop"], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=True)
 assert "Did not find any active Ray processes." in again.stdout, again.stdout
-assert len(set(nodes)) == len(ways), nodes
-print("stopped", len(nodes))
+assert len(set(nodes)) == 2 * len(ways), nodes  # two each
+print("stopped", len(ways))
 """
 
 CONNECTED = """
@@ -82,11 +82,12 @@ def test_ray_stop_ends_the_ray_of_its_job_alone(place: Place) -> None:
     """It ended every Ray of the user on the machine, also that of the other job."""
     place.add_nodes(2)
     place.daemon()
-    for name, program in (("stays", STAYS), ("stops", STOPS)):
+    for name, program, *options in (("stays", STAYS), ("stops", STOPS, "--virtual-cluster", SPREAD_2X1)):
         (place.folder / f"{name}.py").write_text(program)
         place.ok(
-            "job", "submit", "--no-wait", "--ray", "--submission-id", name, "--", sys.executable, f"{name}.py"
-        )
+            "job", "submit", "--no-wait", "--ray", "--submission-id", name, *options, "--",
+            sys.executable, f"{name}.py",
+        )  # fmt: skip
     eventually(lambda: len(folders(place)) == 2, "both to be launched", RAY_S)
     used = folders(place)
     job = place.reach("stops", "SUCCEEDED", "FAILED", within_s=RAY_S)

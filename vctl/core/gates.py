@@ -11,7 +11,7 @@ HELD, DEPENDENCY, BEGIN_TIME, BACKOFF, ARRAY_LIMIT = (
     "Backoff",
     "ArrayLimit",
 )
-PREEMPTED = "Preempted"
+PREEMPTED, INSUFFICIENT = "Preempted", "InsufficientResources"
 
 
 def opens_at(held: object, waits_for: object, begin_at: int | None) -> int:
@@ -41,7 +41,8 @@ def gate_of(
 ) -> str | None:
     """Why a waiting job may not start yet; None if it may.
 
-    ``PREEMPTED`` is no gate: it is shown until the job runs again. ``reason`` is the column ``state_reason``.
+    ``PREEMPTED`` is no gate: it is shown until the job runs again. ``INSUFFICIENT`` is one where the scheduler has
+    resources for a job that others, outside of it, hold. ``reason`` is the column ``state_reason``.
     """
     if held:
         return HELD
@@ -50,5 +51,7 @@ def gate_of(
     if reason == PREEMPTED and not closed:
         return PREEMPTED
     if opens_at(held, waits_for, begin_at) > now:
+        if reason == INSUFFICIENT:
+            return INSUFFICIENT
         return BACKOFF if attempt else BEGIN_TIME
     return ARRAY_LIMIT if closed else None

@@ -152,6 +152,9 @@ def request_of(
         shown = private_rays.begin_on_ray(store.home, ledger, run)
     elif command.ray:
         before = private_rays.command(store.home, ledger, run, command.ray)
+    if command.ray:
+        given = command.env.variables.get(private_rays.JOB_CONFIG, "")
+        own |= private_rays.job_config(job.submission_id, jobs.metadata(store, run.job_id), given)
     gpus = [str(index) for index in sorted(sees.instances.get(GPU, {}))]
     return LaunchRequest(
         run_id=run.run_id,

@@ -48,6 +48,8 @@ def observe_run(runtime: Runtime, run: Run) -> StartedProcess | ProcessOver | Ru
             return process
         case RunState.EXITED if not _lives(run):
             return ProcessOver(run, seen.exit, process=process)
+        case RunState.REFUSED:
+            return ProcessOver(run, None, seen.problem, jb.INSUFFICIENT)
         case RunState.LOST:
             return _lost(runtime, run, seen.problem or "its supervisor was killed or the machine restarted")
     return seen.state

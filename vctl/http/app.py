@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import AsyncIterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
+from importlib import metadata
 from typing import Any
 
 from anyio.to_thread import current_default_thread_limiter
@@ -26,11 +27,19 @@ from vctl.operations import clusters, jobs, nodes, simulation, tasks, upkeep, vi
 from vctl.ray.http import ray_jobs, ray_packages
 from vctl.store import feed
 
-RAY_VERSION = "2.40.0"
+SPOKEN = "2.40.0"
 """The version of Ray whose job API the server implements."""
 
 DECLARED = (jobs, tasks, clusters, nodes, views, upkeep, simulation)
 """The modules whose verbs have routes."""
+
+
+def ray_version() -> str:
+    """The version of Ray that is installed here, and that jobs get; without Ray, the version that is spoken."""
+    try:
+        return metadata.version("ray")
+    except metadata.PackageNotFoundError:
+        return SPOKEN
 
 
 def create_app(server: Server) -> FastAPI:
@@ -73,6 +82,7 @@ async def _lifespan(app: FastAPI) -> AsyncIterator[None]:
 
 def _add_open_routes(app: FastAPI) -> None:
     published: dict[str, Any] = {}
+    ray = ray_version()
 
     @app.get(
         "/healthz", tags=["server"], responses=good(Document, "The server answers and can read its state.")
@@ -96,7 +106,7 @@ def _add_open_routes(app: FastAPI) -> None:
         """Versions, in the form that Ray's clients ask for."""
         return {
             "version": "4",
-            "ray_version": RAY_VERSION,
+            "ray_version": ray,
             "ray_commit": f"vctl-{__version__}",
             "session_name": f"vctl_{__version__}",
             "vctl_version": __version__,

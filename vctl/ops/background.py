@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from vctl import ops
+from vctl.core.nodes import RAY
 from vctl.errors import Unreachable
 from vctl.store import locks, observed, ownership, upkeep
 from vctl.store.store import Store
@@ -43,6 +44,10 @@ _KEPT = (
     "XDG_CONFIG_HOME",
 )  # fmt: skip
 """The variables that a starter passes to the scheduler; jobs have the environments of their submitters."""
+_FOR_RAY = ("RAY_AUTH_MODE", "RAY_AUTH_TOKEN", "RAY_AUTH_TOKEN_PATH")
+"""The variables that a scheduler on a Ray cluster gets in addition."""
+_RAY_AGAIN_S = 15.0
+"""The pause after a start on a Ray cluster that failed: that Ray may be down, as its head is restarted."""
 BEGAN, ENDED = " schedules ", " ends; running jobs go on"
 """Texts in the log of a scheduler that show a successful start and a regular end."""
 _MAX_STARTS, _MINUTE_S = 4, 60.0
@@ -61,6 +66,8 @@ class Background:
         """The reason why a start failed; empty without a failure."""
         self.insisted = False
         """Whether a change that needs a scheduler is refused if none may be started, as the command waits."""
+        self._is_on_ray = False
+        """Whether this process started a scheduler on a Ray cluster: until that succeeds, it is tried again."""
         self._starts: list[tuple[float, int]] = []
         """The times at which this process started a scheduler, with the positions of their output in the log."""
 
@@ -102,7 +109,7 @@ class Background:
                 return
             log = self.home / LOG
             self._starts.append((time.monotonic(), _rotate(log)))
-            env = {**small_environment(os.environ), **self.settings()}
+            env = {**small_environment(os.environ), **self.settings(), **self._on_ray()}
             from vctl.runtime.detached import start_detached
 
             start_detached(words(self.home, kind=locks.BACKGROUND), env, log=log, hand_over=lock.fd)
@@ -118,6 +125,20 @@ class Background:
         """The settings for a scheduler that this process starts, as variables."""
         return self.config.handed_on(_SETTINGS)
 
+    def _on_ray(self) -> dict[str, str]:
+        """What a scheduler on a Ray cluster needs; its address is that of the last one, if none is set."""
+        from vctl.config import BY_NAME
+
+        address = self.config.get("ray")
+        with Store.open(self.home, create=False) as store:
+            if not address and store.recall(RAY) and (record := store.recall(_IN_FORCE)) is not None:
+                address = record["settings"].get("ray")
+        if not address:
+            return {}
+        self._is_on_ray = True
+        own = {name: os.environ[name] for name in _FOR_RAY if name in os.environ}
+        return {BY_NAME["ray"].env: address, **own}
+
     def require(self) -> None:
         """Raise Unreachable when no scheduler runs and none may be started."""
         if not self.autostart and not is_at_work(self.home):
@@ -130,7 +151,10 @@ class Background:
         if locks.scheduler_is_starting(self.home):
             return False
         self.require()
-        if self._starts:
+        if self._is_on_ray:
+            if time.monotonic() < self._starts[-1][0] + _RAY_AGAIN_S:
+                return False
+        elif self._starts:
             self._raise_if_starts_fail()
         self.start()
         return False

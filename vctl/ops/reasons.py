@@ -347,6 +347,8 @@ def gate(store: Store, row: Row) -> tuple[str | None, str | None]:
             return token, _awaited(store, row["job_id"])
         case jb.PREEMPTED:
             return token, row["message"]  # the cause is shown until the job runs again
+        case jb.INSUFFICIENT:
+            return token, row["message"]  # who holds it outside of vctl, as far as is known
         case jb.BACKOFF:
             cause = row["message"] if row["state_reason"] == jb.BACKOFF else None
             return token, cause or f"next try at {timestamp(row['begin_at'])}"

@@ -106,6 +106,7 @@ class RunState(StrEnum):
     STARTING = "starting"  # a supervisor has taken it, and has not started its process yet
     RUNNING = "running"
     EXITED = "exited"
+    REFUSED = "refused"  # others hold what was to be reserved for it: it has not started and never will
     LOST = "lost"  # its supervisor was killed, or the machine restarted: its end is unknown
 
 
@@ -113,7 +114,7 @@ class RunState(StrEnum):
 class Seen:
     """A run as observed: `exit` is there exactly when EXITED, `start` whenever its process was started.
 
-    `problem`: why nothing is known of a run that is LOST, where the reason is known.
+    `problem`: why nothing is known of a run that is LOST, where the reason is known, or who holds what it lacks.
     """
 
     state: RunState

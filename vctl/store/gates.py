@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from vctl.core.gates import ARRAY_LIMIT, BACKOFF, BEGIN_TIME, DEPENDENCY, HELD, NEVER, PREEMPTED
+from vctl.core.gates import ARRAY_LIMIT, BACKOFF, BEGIN_TIME, DEPENDENCY, HELD, INSUFFICIENT, NEVER, PREEMPTED
 
 
 def opens(row: str = "") -> str:
@@ -23,6 +23,7 @@ def gate(now: str, row: str = "") -> str:
     return (
         f"CASE WHEN {row}held THEN '{HELD}' WHEN {row}waits_for THEN '{DEPENDENCY}'"
         f" WHEN {row}state_reason = '{PREEMPTED}' AND NOT {row}closed THEN '{PREEMPTED}'"
+        f" WHEN {opens(row)} > {now} AND {row}state_reason = '{INSUFFICIENT}' THEN '{INSUFFICIENT}'"
         f" WHEN {opens(row)} > {now} THEN iif({row}attempt, '{BACKOFF}', '{BEGIN_TIME}')"
         f" WHEN {row}closed THEN '{ARRAY_LIMIT}' END"
     )

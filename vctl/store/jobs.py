@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable, Sequence
 from operator import itemgetter
 from sqlite3 import Row
@@ -92,6 +93,14 @@ def submission_id(store: Store, job_id: int) -> str | None:
     """The submission id of a job's number."""
     name: str | None = store.value("SELECT submission_id FROM jobs WHERE job_id = ?", job_id)
     return name
+
+
+def metadata(store: Store, job_id: int) -> dict[str, str]:
+    """The metadata that the submitter gave a job."""
+    found: dict[str, str] = json.loads(
+        store.value("SELECT metadata FROM jobs WHERE job_id = ?", job_id) or "{}"
+    )
+    return found
 
 
 def matching_id(store: Store, pattern: str) -> list[tuple[int, str | None]]:

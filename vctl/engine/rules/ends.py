@@ -33,6 +33,8 @@ from vctl.engine.state import SchedulerState
 from vctl.engine.stimuli import ProcessOver, ProcessSeen, Stimulus
 
 LONGEST_BACKOFF_S = 24 * 3600.0
+LONGEST_REFUSAL_S = 15.0
+"""The longest wait of a job that was not granted its resources until it asks for them again."""
 PAUSE_NS = 10**9
 """The shortest wait (ns) of a job that is queued again because a lender reclaimed its resources."""
 
@@ -171,12 +173,13 @@ def settle_job(state: SchedulerState, job: RunningJob, outcome: Outcome | None, 
 def _goes_on(
     state: SchedulerState, job: RunningJob, outcome: Outcome, now: int
 ) -> Generator[Change, None, bool]:
-    """Queue a job again that is to be tried again or was preempted, after its detached work has ended.
+    """Queue a job again that is to be tried again, was preempted or did not get its resources, after its detached work.
 
     Returns whether the job is queued again or still waits for the end of that work; otherwise it is over.
     """
     is_preempted = outcome.reason == jb.PREEMPTED
     is_requeued = preemption.rule_of(state, job) == REQUEUE if is_preempted else is_tried_again(job, outcome)
+    is_requeued |= outcome.reason == jb.INSUFFICIENT
     if not is_requeued and not is_preempted:
         return False
     yield from _end_detached(state, job.job_id, now)
@@ -217,6 +220,10 @@ def _requeued(state: SchedulerState, job: RunningJob, outcome: Outcome, now: int
         # reclaimed resources stay with the borrower for a moment: the job must not take them again
         begin_at = now + PAUSE_NS if state.preemption_of(job) is None else None
         reason, message = jb.PREEMPTED, f"{outcome.message}; it runs again when its resources are free"
+    elif outcome.reason == jb.INSUFFICIENT:
+        begin_at = now + int(min(2.0 ** min(preemptions, 60), LONGEST_REFUSAL_S) * 1e9)
+        preemptions += 1  # an attempt without a process is no failure of the job either
+        reason, message = jb.INSUFFICIENT, f"{outcome.message}; it asks again at {timestamp(begin_at)}"
     else:
         rules, attempt = json.loads(job.rules), job.attempt - job.preemptions
         backoff_s = min(rules["backoff_s"] * 2.0 ** min(attempt - 1, 60), LONGEST_BACKOFF_S)

@@ -69,6 +69,8 @@ def _name(number: int) -> str:
 
 def judged(job: RunningJob, outcome: Outcome, preemption: Preemption | None) -> Outcome:
     """The outcome of a job, adapted if a user stopped it with a message or it was preempted (``preemption``)."""
+    if outcome.reason == jb.INSUFFICIENT and job.stop_requested_at is not None:
+        outcome = Outcome(jb.STOPPED, jb.STOPPED_BY_USER, jb.EXIT_STOPPED, "stopped by the user")
     if outcome.reason == jb.STOPPED_BY_USER and job.message is not None:
         outcome = outcome._replace(message=job.message)
     was_notified = preemption is not None and preemption.told and outcome.reason == jb.NON_ZERO_EXIT

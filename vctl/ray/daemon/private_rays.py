@@ -33,7 +33,7 @@ from vctl.engine.state import SchedulerState
 from vctl.ops.forms import amounts
 from vctl.ray import private
 from vctl.ray.private import ray_parent
-from vctl.ray.private.raylets import marked
+from vctl.ray.private.raylets import JOB_CONFIG, marked, to_install
 from vctl.runtime.protocol import LaunchRequest, ReservedParts, Runtime
 from vctl.scheduler.elasticity import can_grow
 from vctl.scheduler.leasing import idle_parts
@@ -61,6 +61,15 @@ def command(home: Path, ledger: Ledger, run: Run, kind: str) -> tuple[str, ...]:
 def part_of(kind: str, argv: Sequence[str]) -> str:
     """The part of a run in the private Ray of its job, on the nodes of a Ray cluster."""
     return JOINS if os.path.basename("".join(argv[3:4])) == os.path.basename(_JOIN) else kind
+
+
+def job_config(submission_id: str, metadata: Mapping[str, str], given: str) -> dict[str, str]:
+    """The variable by which ``ray.init()`` in a job finds the metadata of the job, as where Ray runs it.
+
+    ``given``: the value that the job has, with the packages of its ``runtime_env``.
+    """
+    own = {"job_submission_id": submission_id, "job_name": submission_id, **metadata}
+    return {JOB_CONFIG: json.dumps({"runtime_env": to_install(given), "metadata": own})}
 
 
 def begin_on_ray(home: Path, ledger: Ledger, run: Run) -> Mapping[str, Any]:

@@ -38,6 +38,8 @@ Known = Mapping[str, tuple[Packed | None, int, str]]
 """Run -> its last observed state, the bytes of its log that were received, and its keeper's last message."""
 IDLE_S = 120.0
 """An agent without runs ends when no request has come for this long, in seconds."""
+LOST_S = 1.0
+"""How long a lost run stays unreported, in seconds: where a whole node ends, its raylet ends soon, too."""
 _POLL_S = 5.0
 _ANSWER_S = 1.0
 
@@ -61,9 +63,9 @@ class Agent:
         self.folder = folder_of(state, node_id)
         self.claims = self.folder / "claims"
         self.claims.mkdir(mode=0o700, exist_ok=True)
-        raylet = os.getppid()
-        _be_as(raylet)
-        guard.start(self.folder, raylet, processes.start_time(raylet) or 0, home)
+        self.raylet = os.getppid()
+        _be_as(self.raylet)
+        guard.start(self.folder, self.raylet, processes.start_time(self.raylet) or 0, home)
         self.local = LocalRuntime(self.folder, shown_home=Path(home))
         self.local.prepare()
         self.watch = Watch()
@@ -75,7 +77,8 @@ class Agent:
         self.turn = 0
         """The number of the current poll: a poll ends at once when a later one or a launch follows."""
         self.polled_at = time.monotonic()
-        self.lost: set[str] = set()
+        self.lost: dict[str, float] = {}
+        """Run whose supervisor was killed -> since when no process of it is left, on the monotonic clock."""
         self.is_over = threading.Event()
         threading.Thread(target=self._end_when_idle, daemon=True).start()
 
@@ -142,7 +145,7 @@ class Agent:
         if self.local.observe(run_id).state in (RunState.STARTING, RunState.RUNNING):
             return
         self.local.forget(run_id)
-        self.lost.discard(run_id)
+        self.lost.pop(run_id, None)
         self.keepers.forget(run_id)
         for path in (self.claims / run_id, self.local.logs / run_id):
             path.unlink(missing_ok=True)
@@ -175,8 +178,8 @@ class Agent:
     def poll(self, known: Known, limit_s: float) -> dict[str, tuple[Packed, int, bytes, str]]:
         """News of the ``known`` runs: run -> state, offset and bytes of a part of its log, keeper's message.
 
-        Waits at most ``most_s`` seconds for news. The end of a run is reported after the last part of its
-        log.
+        Waits at most ``limit_s`` seconds for news. The end of a run is reported after the last part of its
+        log. Nothing is reported after the end of the raylet: then the node is dead, and the guard ends its runs.
         """
         with self.lock:
             self.turn += 1
@@ -195,7 +198,9 @@ class Agent:
                 for run_id, last in known.items()
                 if (new := self._news(run_id, *last)) is not None
             }
-            pause_s = min(until - time.monotonic(), self.local.due_s())
+            if os.getppid() != self.raylet:
+                os._exit(0)
+            pause_s = min(until - time.monotonic(), self.local.due_s(), *self._lost_due_s())
             if news or turn != self.turn or time.monotonic() >= until:
                 with self.lock:  # else a number could be freed between its claim and its launch
                     self._tidy()
@@ -217,11 +222,19 @@ class Agent:
 
     def _seen(self, run_id: str) -> Seen:
         seen = self.local.observe(run_id)
-        if seen.state is RunState.LOST and run_id not in self.lost:
+        if seen.state is not RunState.LOST:
+            return seen
+        if run_id not in self.lost:
             if self.local.clear_lost(run_id):
                 return Seen(RunState.RUNNING, seen.start)  # until no process of it is left
-            self.lost.add(run_id)
-        return seen
+            self.lost[run_id] = time.monotonic()
+        is_due = time.monotonic() >= self.lost[run_id] + LOST_S
+        return seen if is_due else Seen(RunState.RUNNING, seen.start)
+
+    def _lost_due_s(self) -> list[float]:
+        """Seconds until lost runs are reported."""
+        now = time.monotonic()
+        return [at + LOST_S - now for at in self.lost.values() if at + LOST_S > now]
 
     def _kick(self) -> None:
         with self.lock:

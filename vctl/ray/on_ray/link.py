@@ -8,7 +8,7 @@ link. A link has no state of its own: it is in Ray, on the nodes, or in the sche
                         show RUN NODE GROUPS DEVICES SHOWN · stop RUN NODE GRACE SIGNAL
                         signal RUN NODE SIGNAL TREE · forget RUN NODE · release NAMES · want BUNDLES · leave
     to the scheduler    hello · nodes NODES · wanted BUNDLES · seen RUN SEEN OFFSET CHUNK SAID
-                        failed RUN MESSAGE · say TEXT · left
+                        failed RUN MESSAGE · refused RUN MESSAGE · say TEXT · left
 """
 
 from __future__ import annotations
@@ -31,11 +31,14 @@ from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 from vctl.ray.on_ray import wire
 from vctl.ray.on_ray.agent import Agent
 from vctl.ray.on_ray.autoscaler import Autoscaler
+from vctl.ray.on_ray.rays import SATELLITE
 from vctl.ray.on_ray.reservations import Reservations
 from vctl.ray.on_ray.wire import NAMESPACE, DeviceIndices, Packed
 
 NODES_S = 0.5
 """How often the link asks Ray for its nodes."""
+GRANT_S = 2.0
+"""How long Ray may take to reserve what a job needs, in seconds; after that others hold it, and the job is queued."""
 _POLL_S = 10.0
 _AGAIN_S = (0.1, 5.0)
 _THREADS = 8
@@ -207,7 +210,7 @@ class Link:
         kind: str,
         shown: str,
     ) -> None:
-        """Let a run start when its resources are reserved.
+        """Let a run start when its resources are reserved. A job that does not get them in time is refused.
 
         A stop ends the wait. It is sent to the agent before the launch, so that the run does not start.
         """
@@ -216,7 +219,12 @@ class Link:
         reserving = asyncio.ensure_future(self.reservations.wait_for(groups))
         stop = asyncio.ensure_future(stopped.wait())
         try:
-            await asyncio.wait({reserving, stop}, return_when=asyncio.FIRST_COMPLETED)
+            # a task waits where it is: its job runs, and has resources reserved already
+            limit_s = None if "VCTL_TASK_ID" in request[2] or kind == SATELLITE else GRANT_S
+            await asyncio.wait({reserving, stop}, return_when=asyncio.FIRST_COMPLETED, timeout=limit_s)
+            if not (reserving.done() or stop.done()):
+                self.tell("refused", run_id, await asyncio.to_thread(self.reservations.holders, groups))
+                return
             if reserving.done():
                 chosen = wire.chosen_of(devices, reserving.result())
                 request = (*request[:2], wire.devices(request[2], chosen), *request[3:])

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from vctl.ray.on_ray.wire import Packed, Part, RayNode
 
 SATELLITE, JOINS = "satellite", "joins"
-OVER = (RunState.EXITED, RunState.LOST)
+OVER = (RunState.EXITED, RunState.LOST, RunState.REFUSED)
 _AGAIN_S = (1.0, 30.0)
 
 

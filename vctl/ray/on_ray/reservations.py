@@ -9,6 +9,7 @@ from collections.abc import Callable
 from typing import Any
 
 import ray
+from ray._private.state import available_resources_per_node
 from ray.util import get_placement_group, placement_group, placement_group_table, remove_placement_group
 from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
@@ -18,8 +19,12 @@ from vctl.ray.on_ray.wire import Packed
 _POLL_S = (0.005, 0.25)
 """First and longest wait before a reservation is looked at again."""
 _PATIENCE_S = 5.0
+_NAMED = 3
+"""The most shortages, and holders of each, in one message."""
 _CREATED, _REMOVED = "CREATED", "REMOVED"
 _NODE_LABEL = "ray.io/node-id"
+_nodes: Callable[[], list[dict[str, Any]]] = ray.nodes
+_free: Callable[[], dict[str, dict[str, float]]] = available_resources_per_node
 
 
 class Reservations:
@@ -62,6 +67,38 @@ class Reservations:
             [bundle for _, bundle in bundles], name=name, lifetime="detached",
             bundle_label_selector=[{_NODE_LABEL: node_id} for node_id, _ in bundles],
         )  # fmt: skip
+
+    def holders(self, groups: list[Packed]) -> str:
+        """Why Ray does not grant placement groups: what they lack on which nodes, and who holds that, if Ray tells."""
+        mine = {name for name, _, _ in groups}
+        free, table = _free(), placement_group_table().values()
+        totals = {node["NodeID"]: node["Resources"] for node in _nodes()}
+        needed: dict[tuple[str, str], float] = {}
+        for node_id, amounts in (bundle for _, bundles, _ in groups for bundle in bundles):
+            for name, amount in amounts.items():
+                needed[node_id, name] = needed.get((node_id, name), 0.0) + amount
+        texts = []
+        for (node_id, name), amount in sorted(needed.items()):
+            has = free.get(node_id, {}).get(name, 0.0)
+            if amount <= has:
+                continue
+            total = totals.get(node_id, {}).get(name, 0.0)
+            held = {
+                group["name"] or group["placement_group_id"]: sum(
+                    group["bundles"][index].get(name, 0.0)
+                    for index, place in group["bundles_to_node_id"].items()
+                    if place == node_id
+                )
+                for group in table
+                if group["state"] == _CREATED and group["name"] not in mine
+            }
+            held["tasks and actors"] = total - has - sum(held.values())
+            who = [f"{owner} holds {part:g}" for owner, part in held.items() if part > 0]
+            texts.append(
+                f"needs {amount:g} {name} on node {node_id}, where {has:g} of {total:g} are free in Ray"
+                + "".join(f", {text}" for text in who[:_NAMED])
+            )
+        return "; ".join(texts[:_NAMED]) or "Ray has not reserved what it needs yet"
 
     def remove(self, name: str) -> None:
         """Remove a placement group."""

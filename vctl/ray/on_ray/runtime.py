@@ -124,6 +124,8 @@ class RayRuntime(Runtime):
             self._saw(*words)
         elif kind == "failed":
             self._fail(*words)
+        elif kind == "refused":
+            self._refuse(*words)
         elif kind == "say":
             self.say(words[0])
         elif kind == "failure":
@@ -158,6 +160,12 @@ class RayRuntime(Runtime):
         if (run := self.runs.get(run_id)) is not None:
             end = ExitRecord(126, None, 2, problem, False, time.time_ns(), 0, 0, 0)  # noqa: FBT003
             run.failed, run.request = Seen(RunState.EXITED, exit=end), None
+            self._note_news(run_id, run)
+
+    def _refuse(self, run_id: str, problem: str) -> None:
+        run = self.runs.get(run_id)
+        if run is not None and run.request is not None:
+            run.failed, run.request = Seen(RunState.REFUSED, problem=problem), None
             self._note_news(run_id, run)
 
     def _send(self, *message: Any) -> None:
@@ -376,7 +384,7 @@ class RayRuntime(Runtime):
     def settle(self, live: Mapping[str, int]) -> None:
         """Forget the runs that are over and not in ``live``; the first call also begins to use the link."""
         for run_id in [run_id for run_id in self.known_runs() if run_id not in live]:
-            if self.observe(run_id).state in (RunState.EXITED, RunState.LOST, RunState.NEVER_STARTED):
+            if self.observe(run_id).state in (*OVER, RunState.NEVER_STARTED):
                 self.forget(run_id)
         if not self.begun:
             self.begun = True

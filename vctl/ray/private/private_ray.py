@@ -350,13 +350,21 @@ class Keeper(Parent):
     def serve(self) -> None:
         """Keep the raylets in step with the virtual nodes until `ray stop` has ended the head. Raises Over."""
         while not self.check():
+            if time.monotonic() < self.stopped_until:  # other raylets end before the head
+                self.pause(_POLL_S, [self.watch.fileno()])
+                self.watch.read()
+                continue
+            dead: list[Raylet] = []
             for of_node in self.raylets.values():
                 for raylet in [raylet for raylet in of_node if raylet.pid in self.ended]:
                     of_node.remove(raylet)
+                    dead += [raylet] if self.ended[raylet.pid] else []
                     if raylet.until is None:
                         say(f"the raylet of {raylet.name} has ended; another one is started")
             self.ended.clear()
             try:
+                for raylet in dead:  # before another one has its resources
+                    self.note_death(raylet.node_id)
                 shown = self.shown()
                 self.due = self.follow(shown)
                 self.grow(shown)

@@ -1,9 +1,11 @@
-"""Calls the GCS of a Ray as Ray's autoscaler does: reads the pending demand, or drains a node.
+"""Calls the GCS of a Ray as Ray's autoscaler and raylets do: reads the pending demand, drains a node, or ends one.
 
 Run by the Python that has Ray. ``ray_gcs.py ADDRESS watch SECONDS`` writes a line of JSON every SECONDS
 seconds. ``ray_gcs.py ADDRESS drain NODE REASON SECONDS TEXT`` exits with 0 if Ray accepts the drain, and with
-1 otherwise. Importing ``ray`` would cost a second and 40 MB more than importing its protobuf messages alone,
-so the messages are imported without ``ray/__init__.py``.
+1 otherwise. ``ray_gcs.py ADDRESS dead NODE`` tells the GCS at once of a node whose raylet was killed, as a
+raylet does that ends by itself; else its resources count until the GCS has missed its health checks. Importing
+``ray`` would cost a second and 40 MB more than importing its protobuf messages alone, so the messages are
+imported without ``ray/__init__.py``.
 """
 
 import importlib
@@ -20,7 +22,9 @@ if MYPY:
 
 IDLE, PREEMPTED = "1", "2"
 """Ray's reasons of a drain: the node is idle (refused if it is not); the node will be taken at a deadline."""
-WATCH, DRAIN = "watch", "drain"
+WATCH, DRAIN, END = "watch", "drain", "dead"
+_UNEXPECTED = 2
+"""Ray's reason of a death: the raylet ended although nobody had asked it to."""
 _DEAD, _DRAINING = 2, 4
 _TIMEOUT_S = 10.0
 _NOT_IN = 2
@@ -29,8 +33,15 @@ _NOT_IN = 2
 def main(words: list[str]) -> int:
     """Carry out the arguments; the exit code."""
     address, what, *more = words
-    stub, messages = _stub(address)
     token = (("authorization", f"Bearer {os.environ.get('RAY_AUTH_TOKEN', '')}"),)
+    if what == END:
+        stub, messages = _stub(address, "gcs_service", "NodeInfoGcsServiceStub")
+        request = messages.UnregisterNodeRequest(node_id=bytes.fromhex(more[0]))
+        request.node_death_info.reason = _UNEXPECTED
+        request.node_death_info.reason_message = "its raylet has ended"
+        stub.UnregisterNode(request, metadata=token, timeout=_TIMEOUT_S)
+        return 0
+    stub, messages = _stub(address, "autoscaler", "AutoscalerStateServiceStub")
     if what == DRAIN:
         node, reason, seconds, text = more
         reply = stub.DrainNode(
@@ -60,12 +71,12 @@ class _WithoutPackage:
         return spec
 
 
-def _stub(address: str) -> "tuple[Any, Any]":
+def _stub(address: str, file: str, service: str) -> "tuple[Any, Any]":
     sys.meta_path.insert(0, _WithoutPackage())
     grpc: Any = importlib.import_module("grpc")
-    messages = importlib.import_module("ray.core.generated.autoscaler_pb2")
-    services: Any = importlib.import_module("ray.core.generated.autoscaler_pb2_grpc")
-    return services.AutoscalerStateServiceStub(grpc.insecure_channel(address)), messages
+    messages = importlib.import_module(f"ray.core.generated.{file}_pb2")
+    services: Any = importlib.import_module(f"ray.core.generated.{file}_pb2_grpc")
+    return getattr(services, service)(grpc.insecure_channel(address)), messages
 
 
 def _read(state: "Any") -> "dict[str, Any]":

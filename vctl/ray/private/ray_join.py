@@ -82,6 +82,8 @@ class Guest(Parent):
                 _POLL_S if until else ray_parent.START_S, [self.changes.fileno()] if self.alone else ()
             )
             self.changes.read()
+        if self.ended.get(pid):
+            self.note_death(node_id)
 
     def how_to_join(self, folder: str) -> "tuple[dict[str, Any], str]":
         """How a raylet joins this Ray, and this machine's address (empty on one machine). Raises Failed."""

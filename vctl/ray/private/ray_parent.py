@@ -1,10 +1,12 @@
 """The parent of processes of Ray: runs Ray's command, notes which processes end, kills all. Stand-alone."""
 
+import contextlib
 import ctypes
 import json
 import os
 import select
 import signal
+import socket
 import subprocess
 import time
 
@@ -13,10 +15,11 @@ if MYPY or __package__:
     from collections.abc import Sequence
     from typing import Any
 
-    from vctl.ray.private import raylets
+    from vctl.ray.private import ray_gcs, raylets
     from vctl.runtime import processes
 else:
     import processes
+    import ray_gcs
     import raylets
 
 START_S = 120.0
@@ -31,6 +34,10 @@ JOIN = "join.json"
 """The file in the directory of a running Ray that says how a raylet joins it."""
 STOPPING = "stopping"
 """The file in the directory of a Ray that ray_stop.py makes; the keeper removes it when it has read it."""
+PLACE = "\0vctl-ray-start-{}"
+"""The abstract unix sockets that starts of Ray on this machine hold, one for each CPU, whoever starts them."""
+_PLACE_S, _PLACE_POLL_S = 600.0, 0.1
+"""How long to wait for such a place at most, and how often to look for one."""
 _PR_SET_CHILD_SUBREAPER = 36
 _SIGNALS = (
     signal.SIGTERM,
@@ -83,7 +90,8 @@ class Parent:
         env = {**self.env, "PATH": path, "CUDA_VISIBLE_DEVICES": ",".join(part["gpus"])}
         name = raylets.node_name(name)
         words = ["start", f"--temp-dir={self.folder}/{TEMPORARY}", *options, *raylets.arguments(part, name)]
-        code = self.run(words, env, cores)
+        with self.place():
+            code = self.run(words, env, cores)
         pids = [
             pid for pid in self.pids(b"/raylet") if b"--node-name=" + name.encode() in processes.command(pid)
         ]
@@ -94,6 +102,24 @@ class Parent:
         mark = b"--node_id="
         ids = [word[len(mark) :].decode() for word in processes.command(pids[0]) if word.startswith(mark)]
         return pids[0], "".join(ids)
+
+    def place(self) -> "socket.socket":
+        """Wait until fewer starts of Ray are under way on this machine than it has CPUs; the returned place is one.
+
+        A start takes seconds of CPU time, and Ray gives one up that takes too long: of many at once, none would
+        succeed. The place is free when the socket is closed, however its process ends. Raises Over.
+        """
+        give_up = time.monotonic() + _PLACE_S
+        while True:
+            place = socket.socket(socket.AF_UNIX)
+            for number in range(os.cpu_count() or 1):
+                with contextlib.suppress(OSError):  # another start has it
+                    place.bind(PLACE.format(number))
+                    return place
+            if time.monotonic() > give_up:
+                return place
+            place.close()
+            self.pause(_PLACE_POLL_S, ())
 
     def run(self, words: list[str], env: dict[str, str], cores: list[int] | None = None) -> int:
         """Run Ray's command to its end; its exit code. Raises Over, Failed."""
@@ -126,6 +152,12 @@ class Parent:
         words = [python, GCS, self.address, "drain", node_id, reason, f"{seconds:g}", text]
         with open(self.log, "ab") as log:
             return not self.finish(words, self.env, log)
+
+    def note_death(self, node_id: str) -> None:
+        """Tell Ray that a node is dead, which it would find out seconds later, and count it until then."""
+        words = [raylets.python_of(self.ray), GCS, self.address, ray_gcs.END, node_id]
+        with open(self.log, "ab") as log:
+            self.finish(words, self.env, log)
 
     def pids(self, suffix: bytes) -> list[int]:
         """Pids of the descendants whose program has this suffix."""
