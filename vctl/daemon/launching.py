@@ -153,8 +153,8 @@ def request_of(
     elif command.ray:
         before = private_rays.command(store.home, ledger, run, command.ray)
     if command.ray:
-        given = command.env.variables.get(private_rays.JOB_CONFIG, "")
-        own |= private_rays.job_config(job.submission_id, jobs.metadata(store, run.job_id), given)
+        about = jobs.metadata(store, run.job_id)
+        own |= private_rays.job_config(job.submission_id, about, command.env.variables)
     gpus = [str(index) for index in sorted(sees.instances.get(GPU, {}))]
     return LaunchRequest(
         run_id=run.run_id,
