@@ -291,6 +291,7 @@ class Number(supervisor.SupervisorNumber):
                 break
             yield 0.005
         else:
+            kernel.killed[self.number] += 1
             return
         kernel.locks[self.number] = self.above
         self.file, self.has_file = lines.Writer(os.fsencode(path)), True
@@ -446,7 +447,7 @@ class Kernel:
         self.orphaned: set[str] = set()
         """Runs whose supervisor was killed before it had said all of them."""
         self.killed: Counter[int] = Counter()
-        """Number -> how many processes that had it, or were to get it, were killed."""
+        """Number -> how many processes that had it, or were to get it, were killed, or waited for its file in vain."""
         self.accepted: set[str] = set()
         """Runs assigned ahead whose offer a supervisor has taken."""
         self.synced: set[int] = set()
