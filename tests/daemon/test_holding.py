@@ -210,6 +210,7 @@ def test_the_view_says_what_the_commands_say(here: Life) -> None:
     soon = time.time() + 3600
     submit(here, "first", "true", hold=True)
     submit(here, "begins", begin_at=soon)
+    submit(here, "lacks", begin_at=soon)
     submit(here, "both", begin_at=soon, hold=True)
     submit(here, "after", after=tuple(parse_dependency(f"{one}:first") for one in ("ok", "any", "notok")))
     submit(here, "plain")
@@ -225,6 +226,10 @@ def test_the_view_says_what_the_commands_say(here: Life) -> None:
         here.store.db.execute(
             "UPDATE jobs SET attempt = 1, state_reason = 'Preempted', message = 'for b' WHERE submission_id = 'b_0'"
         )
+        here.store.db.execute(
+            "UPDATE jobs SET attempt = 1, state_reason = 'InsufficientResources', message = 'others hold it'"
+            " WHERE submission_id = 'lacks'"
+        )
     seen = set()
     for row in here.store.rows("SELECT * FROM jobs"):
         view = here.store.row("SELECT state_reason, message FROM v_jobs WHERE job_id = ?", row["job_id"])
@@ -232,7 +237,16 @@ def test_the_view_says_what_the_commands_say(here: Life) -> None:
         reason, message = reasons.gate(here.store, row)
         assert tuple(view) == (reason or "PendingEvaluation", message), row["submission_id"]
         seen.add(reason)
-    assert seen == {None, "Held", "BeginTime", "Dependency", "ArrayLimit", "Backoff", "Preempted"}
+    tokens = {
+        "Held",
+        "BeginTime",
+        "Dependency",
+        "ArrayLimit",
+        "Backoff",
+        "Preempted",
+        "InsufficientResources",
+    }
+    assert seen == {None, *tokens}
 
 
 def test_a_job_that_was_stopped_waits_for_nobody(here: Life) -> None:

@@ -184,6 +184,39 @@ def test_a_job_that_failed_waits_again_after_a_backoff_that_doubles() -> None:
     assert OWN not in state.ledger.clusters
 
 
+def refused(state: SchedulerState) -> ProcessOver:
+    """The runtime does not get what a run needs: others hold it."""
+    return ProcessOver(state.runs["j1.0"], None, "others hold it", "InsufficientResources")
+
+
+@spec("16.ray")
+@pytest.mark.parametrize(("before", "wait_s"), [(0, 1), (2, 4), (9, 15)])
+def test_a_job_that_others_keep_from_starting_waits_in_its_queue_and_says_who(
+    before: int, wait_s: int
+) -> None:
+    """It asks again after a while that doubles, and no try of its own is lost."""
+    state = state_of()
+    request = replace(pending(rules=RETRIES), attempt=before, preemptions=before)
+    run_job(state, rules=RETRIES, attempt=before, preemptions=before)
+    begins = NOW + wait_s * 10**9
+    assert follows(state, refused(state))[-1] == ch.JobRequeued(
+        replace(request, attempt=before + 1, preemptions=before + 1, begin_at_ns=begins),
+        "InsufficientResources",
+        f"others hold it; it asks again at {timestamp(begins)}",
+        {"attempt": before + 1, "cause": "InsufficientResources", "exit_code": None},
+    )
+
+
+@spec("16.ray")
+def test_a_job_that_others_keep_from_starting_can_be_stopped() -> None:
+    state = state_of()
+    run_job(state)
+    apply(state, ch.StopAsked(3, 1, "j1", "StoppedByUser", None, None))
+    assert follows(state, refused(state))[-1] == over(
+        1, "STOPPED", 143, reason="StoppedByUser", message="stopped by the user"
+    )
+
+
 def test_after_its_last_try_a_job_has_failed() -> None:
     state = state_of()
     run_job(state, rules=RETRIES, attempt=2)

@@ -247,14 +247,14 @@ CREATE TABLE terms (
 );
 CREATE VIEW v_jobs AS WITH pending AS (
     SELECT *, CASE WHEN status = 'PENDING' THEN {gate("(julianday('now') - 2440587.5) * 86400e9")} END AS gate,
-        iif(status = 'PENDING' AND state_reason = 'Backoff', NULL, state_reason) AS reason,
+        iif(status = 'PENDING' AND state_reason IN ('Backoff', 'InsufficientResources'), NULL, state_reason) AS reason,
         strftime('%Y-%m-%dT%H:%M:%S', begin_at / 1000000000, 'unixepoch')
             || printf('.%06dZ', begin_at / 1000 % 1000000) AS begins
     FROM jobs LEFT JOIN commands USING (command_id) LEFT JOIN requests USING (request_id))
 SELECT j.job_id, j.submission_id, j.name, j.status,
     CASE WHEN j.status = 'PENDING' THEN coalesce(j.gate, j.reason, u.reason, w.reason, 'PendingEvaluation')
         ELSE j.state_reason END AS state_reason,
-    CASE WHEN j.status <> 'PENDING' OR j.gate = 'Preempted' THEN j.message
+    CASE WHEN j.status <> 'PENDING' OR j.gate IN ('Preempted', 'InsufficientResources') THEN j.message
         WHEN j.gate = 'Held' THEN 'held until `vctl job release`'
         WHEN j.gate = 'Dependency' THEN 'waits for ' || (SELECT group_concat(condition || ':' || awaited, ', ') FROM (
             SELECT condition, awaited FROM dependencies WHERE job_id = j.job_id ORDER BY awaited, condition LIMIT 5))

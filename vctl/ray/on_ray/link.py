@@ -38,7 +38,7 @@ from vctl.ray.on_ray.wire import NAMESPACE, DeviceIndices, Packed
 NODES_S = 0.5
 """How often the link asks Ray for its nodes."""
 GRANT_S = 2.0
-"""How long Ray may take to reserve what a job needs, in seconds; after that others hold it, and the job is queued."""
+"""How long a reservation is waited for before Ray is asked whether others hold what it needs, in seconds."""
 _POLL_S = 10.0
 _AGAIN_S = (0.1, 5.0)
 _THREADS = 8
@@ -210,7 +210,7 @@ class Link:
         kind: str,
         shown: str,
     ) -> None:
-        """Let a run start when its resources are reserved. A job that does not get them in time is refused.
+        """Let a run start when its resources are reserved. A job is refused if others hold them.
 
         A stop ends the wait. It is sent to the agent before the launch, so that the run does not start.
         """
@@ -221,10 +221,11 @@ class Link:
         try:
             # a task waits where it is: its job runs, and has resources reserved already
             limit_s = None if "VCTL_TASK_ID" in request[2] or kind == SATELLITE else GRANT_S
-            await asyncio.wait({reserving, stop}, return_when=asyncio.FIRST_COMPLETED, timeout=limit_s)
-            if not (reserving.done() or stop.done()):
-                self.tell("refused", run_id, await asyncio.to_thread(self.reservations.holders, groups))
-                return
+            waiting = {reserving, stop}
+            while not (await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED, timeout=limit_s))[0]:
+                if problem := await asyncio.to_thread(self.reservations.shortage, groups):
+                    self.tell("refused", run_id, problem)
+                    return
             if reserving.done():
                 chosen = wire.chosen_of(devices, reserving.result())
                 request = (*request[:2], wire.devices(request[2], chosen), *request[3:])

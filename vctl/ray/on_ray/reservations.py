@@ -68,8 +68,8 @@ class Reservations:
             bundle_label_selector=[{_NODE_LABEL: node_id} for node_id, _ in bundles],
         )  # fmt: skip
 
-    def holders(self, groups: list[Packed]) -> str:
-        """Why Ray does not grant placement groups: what they lack on which nodes, and who holds that, if Ray tells."""
+    def shortage(self, groups: list[Packed]) -> str:
+        """What placement groups lack on which nodes, and who holds that, as far as Ray tells; empty if nothing."""
         mine = {name for name, _, _ in groups}
         free, table = _free(), placement_group_table().values()
         totals = {node["NodeID"]: node["Resources"] for node in _nodes()}
@@ -98,7 +98,7 @@ class Reservations:
                 f"needs {amount:g} {name} on node {node_id}, where {has:g} of {total:g} are free in Ray"
                 + "".join(f", {text}" for text in who[:_NAMED])
             )
-        return "; ".join(texts[:_NAMED]) or "Ray has not reserved what it needs yet"
+        return "; ".join(texts[:_NAMED])
 
     def remove(self, name: str) -> None:
         """Remove a placement group."""
