@@ -40,7 +40,7 @@ EXAMPLES = {
     ),
     "optuna": ("optuna_example --smoke-test", "optuna_define_by_run_example --smoke-test"),
 }  # fmt: skip
-"""Of ``ray.tune.examples``: those that need neither a framework nor files from elsewhere, and take less than minutes."""
+"""Of ``ray.tune.examples``: those that need neither a framework nor files from elsewhere, nor minutes."""
 SHORT = ("core_tasks", "core_actors", "core_groups")
 PROGRAM_S = 240
 NODE = {"resources": {"CPU": 2, "memory": "2GiB"}}
