@@ -23,7 +23,7 @@ from tests.ray_cluster import IN_CI, RAY_S, WITH_RAY, RayCluster, log_of
 from tests.specification import spec
 from vctl.ray.private.raylets import free_port
 
-pytestmark = [spec("16.ray"), *WITH_RAY, pytest.mark.timeout(3600)]
+pytestmark = [spec("16.ray"), pytest.mark.timeout(7200), *WITH_RAY]  # the first of two time limits holds
 
 FOLDER = ROOT / "tests/ray_programs"
 NEEDS = {

@@ -48,7 +48,9 @@ while not pathlib.Path("stays.up").exists():
 nodes = []
 for way in ways:
     ray.init(log_to_driver=False)
-    nodes += [node["NodeID"] for node in ray.nodes() if node["Alive"]]
+    while len(alive := [node["NodeID"] for node in ray.nodes() if node["Alive"]]) < 2:
+        time.sleep(0.1)  # the head of another Ray takes connections before the other nodes have joined
+    nodes += alive
     if way is ways[1]:  # in a task, whose process ends with its Ray
         stopped = ray.remote(num_cpus=1, max_retries=0)(lambda: os.system(" ".join(way))).remote()
         try:
