@@ -48,7 +48,7 @@ def states() -> str:
 INTRODUCTION = """# Lifecycles
 
 `vctl/engine/lifecycle.py` has these tables, and they are executed: an object moves only as they say. A job's states
-are those of Ray's job API; why it is in its state is its reason ([concepts](concepts.md#reasons)). ENDING is RUNNING
+are those of Ray's job API; why it is in its state is its reason ([queues](queues.md#reasons)). ENDING is RUNNING
 to users: the entrypoint has ended, and what it started still ends. `gone`: the row is deleted."""
 
 

@@ -1,4 +1,4 @@
-"""Draw the pictures of docs/screens/ with the real commands on terminals of 80x24 and 200x50.
+"""Draw the pictures of docs/screens/ with the real commands on terminals of 60x24, 80x24 and 200x50.
 
 python -m docs.screens            writes those that have changed
 python -m docs.screens --check    says which are out of date, exit code 1 when any is
@@ -35,13 +35,15 @@ from vctl.store.locks import SchedulerLock
 
 DOCS = Path(__file__).parent
 NOW_S = datetime(2026, 11, 20, 14, 30, tzinfo=UTC).timestamp()
-SIZES = [(80, 24), (200, 50)]
+NARROW, USUAL, WIDE = (60, 24), (80, 24), (200, 50)
 SCREENS = {
     "status": "status",
+    "top": "top",
     "ps": "ps --watch",
     "tree": "vc tree --watch",
     "why": f"why {crowd.WAITS}",
     "events": "list events --watch",
+    "timeline": "timeline",
     "nodes": "node list",
     "job": f"job status {crowd.WAITS}",
 }
@@ -49,6 +51,8 @@ SUBMIT = (
     "job submit --submission-id evaluation-of-the-large-language-model-8 -g 8 --nodes 3 -- python train.py"
 )
 """Waits behind 285 others; drawn last, because it changes the state."""
+LISTS = ("top", "ps", "tree", "events", "timeline")
+"""What is drawn at 60 columns too: rows that have to be told apart."""
 CONTROL = re.compile(r"\x1b\[(?![0-9;]*m)[0-9;?]*[a-zA-Z]|\r")
 
 
@@ -66,7 +70,7 @@ def main(arguments: list[str]) -> int:
         lock = SchedulerLock(home)  # no command starts another one
         assert lock.acquire("daemon")
         for name, line in [*SCREENS.items(), ("submit", SUBMIT)]:
-            for size in SIZES:
+            for size in [*([NARROW] if name in LISTS else []), USUAL, *([WIDE] if name != "top" else [])]:
                 path = DOCS / "screens" / f"{name}-{size[0]}x{size[1]}.svg"
                 shown = (
                     waiting_terminal(world, line, size) if name == "submit" else terminal(home, line, size)

@@ -1,4 +1,5 @@
-"""A crowded cluster for pictures and for tests of what fits a terminal: long ids, 40 clusters, 300 jobs.
+"""A crowded cluster for pictures and for tests of what fits a terminal: 40 clusters and 300 jobs, whose long ids differ
+in the middle.
 
 The scheduler, the tables and the rules are the real ones; processes are stood in for, as in ``world``.
 """
@@ -47,7 +48,7 @@ def build(home: Path, now_s: float) -> World:
             parent_id="teaching",
         )
     for number in range(12):
-        submit(world, f"training-run-of-the-vision-transformer-{number:02d}", 16, 4, user="ana", limit_s=7200)
+        submit(world, f"training-run-{number:02d}-of-the-vision-transformer", 16, 4, user="ana", limit_s=7200)
     submit(world, "segmentation", 32, 8, cluster="computer-vision-laboratory", user="ben", nodes_=2)
     submit(world, "calibration", 8, 1, cluster="robotics", user="carla", limit_s=3700)
     failed = submit(world, "data-preparation", 1, 0, cluster="robotics", user="carla")
@@ -61,10 +62,10 @@ def build(home: Path, now_s: float) -> World:
     submit(world, WAITS, 32, 8, user="dora", nodes_=3)
     for number in range(284):
         submit(
-            world, f"parameter-sweep-of-the-reinforcement-learner-{number:03d}", 24, 2,
+            world, f"parameter-sweep-{number:03d}-of-the-reinforcement-learner", 24, 2,
             user=("ana", "ben", "carla", "dora")[number % 4],
         )  # fmt: skip
-    job_edits.hold(world.store, "parameter-sweep-of-the-reinforcement-learner-283")
+    job_edits.hold(world.store, "parameter-sweep-283-of-the-reinforcement-learner")
     world.turn()
     world.sleep(1800)
     return world

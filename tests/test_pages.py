@@ -84,3 +84,46 @@ def test_the_first_day_of_an_admin_goes_as_told(tmp_path):
     assert re.search(r"^second .* PENDING", restored, re.MULTILINE), told
     assert re.search(r"^first .* RUNNING", restored, re.MULTILINE), told
     assert "0 jobs deleted" in said["Every month"], told
+
+
+FILES = {
+    "prepare.py": "print('ready')",
+    "train.py": "print('trained')",
+    "report.py": "print('done')",
+    "book.txt": "a b c",
+}
+
+
+def blocks(name: str, kind: str) -> list[str]:
+    """The code blocks of a page of one kind."""
+    text = (ROOT / "docs" / name).read_text(encoding="utf-8")
+    return re.findall(rf"^```{kind}\n(.*?)^```$", text, re.MULTILINE | re.DOTALL)
+
+
+def test_the_commands_of_the_page_about_jobs_run(tmp_path):
+    batch, tasks = blocks("jobs.md", "sh")
+    files = "".join(f"echo {json.dumps(text)} > {name}\n" for name, text in FILES.items())
+    nodes = "vctl node add --count 2 --template 8c16g --resources '{\"CPU\": 8}' --simulated\n"
+    home = 'export VCTL_HOME="$(mktemp -d)" VCTL_LOCAL_NODE=0\n'
+    inside = f"cat > tasks.sh <<'EOF'\n{tasks}EOF\nvctl run -n 2 -- sh tasks.sh\n"
+    waits = "vctl wait prepare train; vctl logs prepare; vctl logs train\n"
+    done = shell(CLEAN + home + 'cd "$VCTL_HOME"\n' + files + nodes + batch + waits + inside, tmp_path)
+    told = done.stdout + done.stderr
+    assert done.returncode == 0, told
+    assert done.stdout.count("trained") == 10, told
+    assert "ready" in done.stdout, told
+    assert re.search(r"^task-\d+\n3$", done.stdout, re.MULTILINE), told
+
+
+def test_the_tree_file_of_the_page_about_operations_is_one(tmp_path):
+    (tree,) = blocks("operations.md", "yaml")
+    nodes = 'vctl node add --count 6 --template 8c16g --resources \'{"CPU": 8, "GPU": 1}\' --simulated\n'
+    script = f"cat > tree.yaml <<'EOF'\n{tree}EOF\n"
+    script += "vctl vc plan -f tree.yaml\nvctl vc apply -f tree.yaml\nvctl vc tree\n"
+    done = shell(
+        CLEAN + 'export VCTL_HOME="$(mktemp -d)" VCTL_LOCAL_NODE=0\ncd "$VCTL_HOME"\n' + nodes + script,
+        tmp_path,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    for name in ("research", "vision", "text", "service"):
+        assert re.search(rf"{name} +- +logical", done.stdout), done.stdout + done.stderr

@@ -129,7 +129,7 @@ def test_generated_pages_are_current():
 
 
 def test_every_reason_is_explained():
-    explained = set(re.findall(r"^\| `(\w+)` \|", (ROOT / "docs/concepts.md").read_text(), re.MULTILINE))
+    explained = set(re.findall(r"^\| `(\w+)` \|", (ROOT / "docs/queues.md").read_text(), re.MULTILINE))
     states = set(JOB.phases()) | set(NODE.phases())
     constants = {**vars(jobs), **vars(tasks)}
     words = {value for name, value in constants.items() if name.isupper() and isinstance(value, str)}

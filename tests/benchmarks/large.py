@@ -136,13 +136,19 @@ class Pieces:
     def __init__(self, scheduler: Scheduler) -> None:
         self.scheduler = scheduler
         self.pieces: list[float] = []
+        self.ended_at = 0.0
+        """When the awaited condition held first, at the end of a piece."""
+        self._awaited: Callable[[], bool] = lambda: False
         turn: Any = scheduler.work
         step = turn._step
 
         def timed(state: object) -> bool:
             began = time.perf_counter()
             more = bool(step(state))
-            self.pieces.append((time.perf_counter() - began) * 1e3)
+            ended = time.perf_counter()
+            self.pieces.append((ended - began) * 1e3)
+            if self._awaited():
+                self._awaited, self.ended_at = lambda: False, ended
             return more
 
         turn._step = timed
@@ -160,11 +166,13 @@ class Pieces:
                 quiet_at = time.monotonic() + QUIET_S
         return taken
 
-    def until(self, condition: Callable[[], bool]) -> None:
-        give_up = time.monotonic() + PATIENCE_S
-        while not condition():
+    def until(self, condition: Callable[[], bool]) -> float:
+        """Turn until a condition holds; returns when the piece ended after which it did."""
+        give_up, self.ended_at, self._awaited = time.monotonic() + PATIENCE_S, 0.0, condition
+        while not self.ended_at:
             assert time.monotonic() < give_up, "waited too long"
             self.scheduler.turn()
+        return self.ended_at
 
 
 def measure(
@@ -210,7 +218,10 @@ def measure(
 
 
 def next_start(store: Store, pieces: Pieces, job: str) -> float:
-    """End a job; the ms until another one has started in its place, looking at nothing else meanwhile."""
+    """End a job; the ms until another one has started in its place, looking at nothing else meanwhile.
+
+    The turn may go on with a look at what the loans of that start have left.
+    """
     pieces.until_quiet()
     newest = "SELECT max(assigned_at) FROM runs"
     before = store.value(newest)
@@ -218,8 +229,7 @@ def next_start(store: Store, pieces: Pieces, job: str) -> float:
     assert pid and before
     began = time.perf_counter()
     os.killpg(pid, signal.SIGKILL)
-    pieces.until(lambda: store.value(newest) > before)
-    return (time.perf_counter() - began) * 1e3
+    return (pieces.until(lambda: store.value(newest) > before) - began) * 1e3
 
 
 def one_cluster(report: Report, place: Bed) -> None:

@@ -21,6 +21,7 @@ ROOT = Path(__file__).parents[2]
 TWICE = (
     "test_arrange",
     "test_batches",
+    "test_bounds",
     "test_cluster_files",
     "test_errors",
     "test_hostile_text",
@@ -29,6 +30,7 @@ TWICE = (
     "test_revisions",
     "test_scope",
     "test_short_options",
+    "test_slips",
     "test_state",
     "test_tasks",
 )

@@ -1,4 +1,4 @@
-"""The real command on terminals of 80x24 and 200x50: no line too wide, no page too high, no unmarked cut (spec 13)."""
+"""The real command on terminals of three sizes: no line too wide, no page too high, no unmarked cut (spec 13)."""
 
 import fcntl
 import json
@@ -24,7 +24,7 @@ from tests.specification import spec
 
 pytestmark = spec("13.screen")
 
-SIZES = [(80, 24), (200, 50)]
+SIZES = [(60, 24), (80, 24), (200, 50)]
 SCREENS = [
     "status",
     "ps",
@@ -94,12 +94,12 @@ def piped(home: Path, *words: str) -> str:
 
 
 def is_command(line: str) -> bool:
-    """Commands to copy are never cut or broken, whatever the width is."""
-    return line.strip().startswith("vctl ")
+    """Commands to copy are never cut or broken, whatever the width is; so is the sentence with one of them."""
+    return line.strip().startswith(("vctl ", "No scheduler is running"))
 
 
 @pytest.mark.parametrize("line", SCREENS)
-@pytest.mark.parametrize("size", SIZES, ids=["80x24", "200x50"])
+@pytest.mark.parametrize("size", SIZES, ids=["60x24", "80x24", "200x50"])
 def test_no_line_is_wider_and_nothing_is_cut_without_a_mark(
     home: Path, size: tuple[int, int], line: str
 ) -> None:
@@ -123,7 +123,7 @@ SAID = (  # for people only
 )
 
 
-@pytest.mark.parametrize("size", SIZES, ids=["80x24", "200x50"])
+@pytest.mark.parametrize("size", SIZES, ids=["60x24", "80x24", "200x50"])
 def test_columns_do_not_come_and_go_with_what_is_in_them(home: Path, size: tuple[int, int]) -> None:
     one, other = (
         terminal(home, size, "ps", "--state", state).splitlines()[0].split()
@@ -131,6 +131,30 @@ def test_columns_do_not_come_and_go_with_what_is_in_them(home: Path, size: tuple
     )
     assert one == other
     assert [name for name in piped(home, "ps").splitlines()[0].split() if name in one] == one
+
+
+@pytest.mark.parametrize("line", ["ps", "vc tree", "events --limit 1000", "timeline", "status"])
+@pytest.mark.parametrize("size", SIZES[:2], ids=["60x24", "80x24"])
+def test_rows_of_jobs_that_differ_in_the_middle_can_be_told_apart(
+    home: Path, size: tuple[int, int], line: str
+) -> None:
+    """Each with its number, and running ones first: the 11 that run are on the first screen of 300."""
+    rows = terminal(home, size, *line.split()).splitlines()
+    cuts = [
+        word for row in rows for word in row.strip("│├└─ ").split() if re.search(r"[a-z]\S*\d\d+-\S+", word)
+    ]
+    jobs = {match[0] for cut in cuts if (match := re.search(r"\d\d+", cut))}
+    assert len(cuts) >= 3
+    if line.startswith("events"):
+        assert len(jobs) > 280  # each id stands there once for its submit, and for its start
+    else:
+        assert len(set(cuts)) == len(cuts)
+    if line == "ps":
+        table = [row.split() for row in rows if re.match(r"\S+ +\d+ +[A-Z]+ ", row)]
+        assert [row[2] for row in table] == ["RUNNING"] * 11 + ["PENDING"] * 89
+        numbers = [int(row[1]) for row in table]
+        assert len(set(numbers)) == 100
+        assert numbers[11:] == sorted(numbers[11:])
 
 
 def test_the_column_that_matters_is_whole_at_80_columns(home: Path) -> None:

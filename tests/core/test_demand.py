@@ -96,6 +96,7 @@ def test_what_came_and_left_leaves_no_trace() -> None:
     ]
     specs: dict[str, ClusterSpec] = {text: g.spec(text) for text in texts}
     demand, left = Demand(), dict[int, str]()
+    by_edition = dict[object, list[int] | None]()
     for step in range(400):
         source = pick.randrange(12)
         if source in left and pick.random() < 0.6:
@@ -113,12 +114,13 @@ def test_what_came_and_left_leaves_no_trace() -> None:
             found = one.scarcity(some)
             ranks.append(None if found is None else [found.of(which) for which, _ in some])
         assert ranks[0] == ranks[1] == ranks[2], step
+        assert by_edition.setdefault((demand.edition, tuple(some)), ranks[0]) == ranks[0], step
         if pick.random() < 0.1:
             demand = demand.copy()
 
 
 def test_the_edition_stays_while_nothing_changes_for_the_nodes() -> None:
-    """What is remembered for an edition holds: jobs of shapes that the same nodes hold come and go."""
+    """What is remembered for an edition holds: jobs of shapes that the same, all or no nodes hold come and go."""
     kinds = [(kind(0, "4c"), 1), (kind(1, "4c zone=a"), 1)]
     demand = Demand()
     demand.ask("a", g.spec("PACK: 1c @zone=a"))
@@ -131,4 +133,10 @@ def test_the_edition_stays_while_nothing_changes_for_the_nodes() -> None:
     assert demand.scarcity(kinds) is not None
     assert demand.edition == edition
     demand.put("b")
+    demand.ask("c", g.spec("PACK: 9c"))
+    assert demand.edition == edition
+    demand.ask("d", g.spec("PACK: 2c @zone=b"))
+    demand.scarcity([*kinds, (kind(2, "4c zone=b"), 1)])
     assert demand.edition != edition
+    demand.put("d")
+    assert demand.edition == edition

@@ -5,6 +5,7 @@ Each refusal is asked for twice over HTTP, which is also what the Python client 
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -115,10 +116,50 @@ def test_what_is_accepted_is_foretold_as_it_then_is(place: Running) -> None:
         ({"after": ["notok:half_2"], "virtual_cluster": one_cpu}, None, "starts now"),
     ]
     for more, token, verdict in cases:
-        body = {"entrypoint": ["x"], **more}
+        body = {"entrypoint": ["true"], **more}
         said = place.http.post("/api/v1/jobs/dry-run", json=body).json()
         assert (said["verdict"], said["state_reason"]) == (verdict, token), said
         job = place.http.post("/api/v1/jobs", json=body).json()
+        if token == "ClusterStopped":  # said at once: nobody else will say that somebody must resume it
+            assert job["state_reason"] == token
         if token is not None:
             job = place.http.get(f"/api/v1/jobs/{job['submission_id']}").json()
             assert (job["state_reason"], job["message"]) == (said["state_reason"], said["message"])
+
+
+FAILURES: dict[str, tuple[int, str, dict[str, Any]]] = {
+    "no such directory": (126, "cannot enter directory /nosuch", {"cwd": "/nosuch"}),
+    "no such program": (127, "cannot run nosuch", {"entrypoint": ["nosuch"]}),
+    "not on the PATH that it gets": (127, "cannot run true", {"env": {"PATH": "/nosuch"}}),
+    "not executable": (126, "; write python train.py", {"entrypoint": ["train.py"]}),
+}
+
+
+@pytest.mark.parametrize(("code", "words", "more"), FAILURES.values(), ids=FAILURES)
+def test_a_start_that_would_fail_is_foretold(
+    place: Running, tmp_path: Path, code: int, words: str, more: dict[str, Any]
+) -> None:
+    """What the start would say, also of a job that waits first."""
+    (tmp_path / "train.py").write_text("print()\n")
+    body = {"entrypoint": ["true"], "cwd": str(tmp_path), "environment": {"PATH": "/bin"}, **more}
+    said = place.http.post("/api/v1/jobs/dry-run", json=body).json()
+    assert (said["verdict"], said["state_reason"]) == ("fails to start", "LaunchFailed")
+    assert said["launch_failure"]["exit_code"] == code
+    assert words in said["launch_failure"]["message"] == said["message"]
+    waits = place.http.post("/api/v1/jobs/dry-run", json={**body, "hold": True}).json()
+    assert (waits["verdict"], waits["launch_failure"]) == ("waits", said["launch_failure"])
+    works = {**body, "entrypoint": ["true"], "cwd": "/", "env": {}}
+    assert place.http.post("/api/v1/jobs/dry-run", json=works).json()["launch_failure"] is None
+
+
+def test_the_dry_run_exits_with_the_code_of_the_start(place: Running) -> None:
+    ran = place.vctl("job", "submit", "--dry-run", "--cwd", "/nosuch", "--", "true")
+    assert ran.returncode == 126
+    assert (
+        "it would start now in primary, and fail with exit code 126: cannot enter directory /nosuch"
+        in ran.stdout
+    )
+    waits = place.vctl("job", "submit", "--dry-run", "--hold", "--", "cd /tmp")
+    assert waits.returncode == 127
+    assert "as files are now, it would then fail with exit code 127: cannot run cd /tmp" in waits.stdout
+    assert "Fix: run the line in a shell: vctl job submit -- sh -c 'cd /tmp'" in waits.stderr

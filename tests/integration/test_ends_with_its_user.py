@@ -14,7 +14,7 @@ import socket
 import subprocess
 import time
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 
 import pytest
@@ -257,6 +257,31 @@ def test_a_view_is_watched_in_a_terminal(served: Place, line: str, served_: bool
         typist.type("q")
         assert typist.code() == 0
         assert b"Error" not in typist.shown
+    finally:
+        typist.close()
+
+
+@spec("13.screen")
+@pytest.mark.parametrize("line", ["ps -aw", "status --watch=1", "top", "events -w"])
+@pytest.mark.parametrize("how", ["killed", "without its terminal"])
+def test_nothing_is_left_of_a_view_in_a_terminal(served: Place, line: str, how: str) -> None:
+    """While a scheduler runs and others wait for it: no process, and nobody who holds the terminal."""
+    typist = Typist(served, *line.split())
+    try:
+        typist.sees("q ends it")
+        mine = {typist.pid, *processes.descendants(typist.pid)}
+        if how == "killed":
+            os.kill(typist.pid, signal.SIGKILL)
+        else:
+            os.close(typist.fd)
+            typist.fd = os.open(os.devnull, os.O_RDONLY)
+        eventually(lambda: all(map(is_gone, mine)), "the end of the view", ENDS_WITHIN_S)
+        only_fork(served)
+        if how == "killed":  # the terminal ends when nobody has it open
+            give_up = time.monotonic() + ENDS_WITHIN_S
+            with suppress(OSError):
+                while os.read(typist.fd, 1 << 16):
+                    assert time.monotonic() < give_up
     finally:
         typist.close()
 

@@ -36,6 +36,7 @@ from vctl.core.values import replace
 from vctl.daemon import turn
 from vctl.scheduler import cycle
 from vctl.scheduler.plan import Plan
+from vctl.scheduler.work import Budget
 from vctl.simulate import play
 from vctl.simulate.play import Player
 from vctl.simulate.workload import Arrival, rigid
@@ -54,7 +55,7 @@ class Cut:
         self.cuts = 0
 
     def decide(self, *args: Any, **more: Any) -> Plan:
-        plan = decide(*args, **{**more, "steps": self.left})
+        plan = decide(*args, **{**more, "budget": Budget(self.left)})
         self.left = 2 * self.left if plan.stalled else self.steps
         self.cuts += plan.unsearched
         return plan

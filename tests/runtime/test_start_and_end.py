@@ -13,7 +13,7 @@ import pytest
 
 from tests.runtime.conftest import eventually, is_gone
 from tests.specification import spec
-from vctl.runtime import lines
+from vctl.runtime import lines, spawning
 from vctl.runtime.local import LocalRuntime
 from vctl.runtime.protocol import RunState
 from vctl.runtime.records import RecordFile
@@ -66,11 +66,55 @@ def test_a_launch_that_cannot_work_says_why(ground, argv, fields, code, number, 
     ended = ground.ended("a")
     assert (ended.exit_code, ended.launch_errno, ended.signal) == (code, number, None)
     assert words in ended.message
+    if not fields.keys() & {"log_path", "cpu_ids"} and number in (errno.ENOENT, errno.EACCES) and argv[0]:
+        env = {b"PATH": os.fsencode(fields.get("own", os.environ)["PATH"])}
+        cwd = os.fsencode(fields.get("cwd", ground.home))
+        foreseen = spawning.foreseen(tuple(map(os.fsencode, argv)), env, cwd)
+        assert foreseen is not None
+        assert (foreseen.exit_code, str(foreseen)) == (code, ended.message)
     assert ground.runtime.observe("a").start is None
     supervisors = ground.runtime._supervisors.slots.values()
     assert [os.readlink(f"/proc/{one.pid}/cwd") for one in supervisors] == ["/"], (
         "it keeps no directory in use"
     )
+
+
+REMEDIES = {
+    "a Python program": ("./train.py", 0o644, "Permission denied; write python ./train.py"),
+    "one in the directory": ("train.py", 0o644, "Permission denied; write python train.py"),
+    "a script of a shell": ("./go.sh", 0o644, "Permission denied; write sh ./go.sh"),
+    "one that does not say which": ("./go.sh", 0o755, "Exec format error; write sh ./go.sh"),
+    "another file": ("./go", 0o644, "Permission denied; make it executable: chmod +x ./go"),
+    "a directory": ("./logs", None, "Permission denied; it is a directory"),
+    "a variable": ("A=1", None, "No such file or directory; to set a variable, write env A=1 before the command"),
+    "a value without quotes": (
+        "job", None, "No such file or directory; it stands before --: put a value with blanks in quotes",
+    ),
+    "nothing that is known": ("nonesuch", None, "No such file or directory"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("name", "mode", "words"), REMEDIES.values(), ids=REMEDIES)
+def test_a_launch_that_cannot_work_says_what_to_write(ground, name, mode, words):
+    """spec 8: `vctl run train.py` without `python` is what people type first."""
+    if mode is not None:
+        (ground.home / name).write_text("echo hi\n")
+        (ground.home / name).chmod(mode)
+    ground.launch("a", name, *(["--", "true"] if name == "job" else ["more"]))
+    assert ground.ended("a").message == f"cannot run {name}: {words}"
+
+
+@pytest.mark.parametrize("name", ["true", "/bin/true", "./own", "sub/own", "script"])
+def test_nothing_is_foreseen_of_what_starts(ground, name):
+    """Programs on the PATH, in the directory, and scripts; a start that works is never said to fail."""
+    for path in ("own", "sub/own", "script"):
+        (ground.home / path).parent.mkdir(exist_ok=True)
+        (ground.home / path).write_text("#!/bin/sh\n")
+        (ground.home / path).chmod(0o755)
+    env = {b"PATH": b"relative:" + os.fsencode(os.environ["PATH"]) + b":."}
+    assert spawning.foreseen((name.encode(),), env, os.fsencode(ground.home)) is None
+    ground.launch("a", name, own={"PATH": env[b"PATH"].decode()})
+    assert ground.ended("a").exit_code == 0
 
 
 def test_output_keeps_its_order_and_its_bytes(ground):

@@ -171,6 +171,21 @@ def test_a_place_that_is_known_is_the_one_that_a_search_finds() -> None:
     assert repeated > 150
 
 
+def test_a_known_place_is_used_again_although_equal_jobs_come_and_go() -> None:
+    """Spec 6: the first of a row of jobs pays for the search, where none of them waits when the next one comes."""
+    world = candidates.ledger("4c", {"n2": "zone=a"})
+    wanted, known = candidates.spec("PACK: 1c"), Places()
+    world.demand.ask("others", candidates.spec("PACK: 1c @zone=a"))
+    places = []
+    for _ in range(3):
+        world.demand.ask("queue", wanted)
+        places.append(place_again(world, "kPrimaryClusterID", wanted, {}, known))
+        world.demand.put("queue")
+    assert isinstance(places[0], Placed)
+    assert places[1] is places[0]
+    assert places[2] is places[0]
+
+
 def test_what_was_known_of_a_cluster_is_not_believed_of_another_one_of_its_name() -> None:
     """Spec 6: a cluster is removed and made again, on the same node with another label."""
     world = candidates.ledger("2c", {"n1": "zone=a"})

@@ -17,6 +17,7 @@ from vctl.scheduler.gang_growth import grow, one_piece
 from vctl.scheduler.placement import Placed, Unplaced, place
 from vctl.scheduler.plan import Plan
 from vctl.scheduler.queueing import Queue
+from vctl.scheduler.work import Budget
 
 pytestmark = spec("6.complete", "8.preemption", "8.reasons", "9.conserving", "9.lending")
 
@@ -100,7 +101,7 @@ def test_one_node_comes_free_for_200_shapes(monkeypatch: pytest.MonkeyPatch) -> 
 
     def round_(steps: int | None = None) -> Plan:
         done.update(search=0, step=0)
-        return decide(ledger, queues, now_ns=10**9, steps=steps)
+        return decide(ledger, queues, now_ns=10**9, budget=Budget(steps))
 
     counted(queue_scan, "place_with_growth", "search")
     counted(queue_scan.QueueScan, "step", "step")
@@ -113,6 +114,9 @@ def test_one_node_comes_free_for_200_shapes(monkeypatch: pytest.MonkeyPatch) -> 
             rounds + 1,
             plan.unsearched,
         )
+        memos = [queue.memo for queue in queues.values() if queue.memo is not None]
+        rests = [memo.rest for memo in memos if memo.rest is not None]
+        assert bool(rests) == more and not any(rest.heads.lined_up for rest in rests)  # handed on as they are
     assert (searches, told, rounds) == (200, 200, 8)
     assert round_().is_empty and done == {"search": 0, "step": 0}
 

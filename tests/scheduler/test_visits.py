@@ -15,8 +15,10 @@ from vctl.core.queue_policy import BACKFILL, FAIR, FIFO, QueuePolicy
 from vctl.core.values import replace
 from vctl.scheduler import cycle
 from vctl.scheduler.cycle import decide
+from vctl.scheduler.queue_scan import GROWTH
 from vctl.scheduler.queueing import Queue
 from vctl.scheduler.running import Running
+from vctl.scheduler.work import Budget
 
 pytestmark = spec("8.reasons")
 
@@ -177,3 +179,15 @@ def test_where_others_decide_about_the_turn_every_round_looks(
     rounds.running.put(RunningJob(9, "b", "b", "old-b", "u", 50 * S))
     full(rounds)
     assert rounds.looked_at() == "b"
+
+
+def test_what_grows_for_a_start_counts_in_the_budget_of_the_round() -> None:
+    """A step that starts gangs in elastic clusters writes twice as much as another one with as many virtual nodes."""
+    spent = []
+    for cluster in ("a < primary: n1~4c, n2~4c, n3~4c", "a < primary []"):
+        ledger, queue, budget = trees.tree("4c, 4c, 4c", cluster), Queue("a"), Budget(1_000)
+        queue.put(PendingJob(1, "j1", "a", "gang", candidates.spec("SPREAD: 4c, 4c, 4c"), {}))
+        (start,) = decide(ledger, {"a": queue}, now_ns=S, budget=budget).starts
+        assert len(start.growth) == (3 if cluster.endswith("[]") else 0) and budget.remaining is not None
+        spent.append(1_000 - budget.remaining)
+    assert spent[1] - spent[0] >= 2 * GROWTH

@@ -247,7 +247,7 @@ BAD = {
     "count is true": ('{"replica_sets": {"4c8g": true}}', "replica_sets.4c8g", "number"),
     "empty template": ('{"replica_sets": {"": 1}}', 'replica_sets[""]', "templates"),
     "too many whole nodes": ('{"replica_sets": {"a": 10001}}', "replica_sets", "split"),
-    "not JSON": ("{", "--virtual-cluster", "correct"),
+    "not JSON": ("{", "--virtual-cluster", "write } at its end"),
     "duplicate key": ('{"replica_sets": {"a": 1, "a": 2}}', "--virtual-cluster", "keep one"),
     "not a number": ('{"flexible_resource_max": {"CPU": NaN}}', "--virtual-cluster", "infinite"),
     "infinity": ('{"flexible_resource_max": {"CPU": Infinity}}', "--virtual-cluster", "infinite"),

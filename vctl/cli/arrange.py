@@ -13,6 +13,13 @@ from vctl.cli.table import Column
 from vctl.errors import BadSpec
 
 DESCENDING = "desc"
+HEADINGS = {
+    "id": "job_id", "submission": "submission_id", "job": "submission_id", "state": "status", "reason": "state_reason",
+    "cluster": "parent_cluster_id", "prio": "priority", "pos": "queue_position", "start": "expected_start",
+    "cpu": "resources", "gpu": "resources", "mem": "resources", "time": "run_s", "age": "submitted_at",
+    "exit": "exit_code", "command": "entrypoint", "node": "node_id", "type": "template_id", "task": "task_id",
+}  # fmt: skip
+"""Headings of tables, which are shorter than the fields that they show -> the fields."""
 
 
 def arrange(answer: Answer, *, sort: str | None, columns: str | None, limit: int | None) -> None:
@@ -62,7 +69,10 @@ def _key(value: Any) -> tuple[int, Any]:
 def _known(name: str, names: Sequence[str], option: str) -> str:
     if not names or name in names:
         return name
-    near = get_close_matches(name, names, 1)
+    meant = HEADINGS.get(name.lower().lstrip("-+"))
+    if name[:1] in ("-", "+") and option == "--sort":
+        meant = f"{meant or name[1:]}:{DESCENDING if name[0] == '-' else 'asc'}"
+    near = [meant] if meant and meant.partition(":")[0] in names else get_close_matches(name, names, 1)
     fix = f"did you mean {near[0]}?" if near else f"valid names: {', '.join(names)}"
     raise BadSpec(f"{option}: unknown field {name!r}", fix=fix)
 

@@ -43,8 +43,12 @@ def _is_json(text: str) -> bool:
 def _mistake(error: Any, name: str, example: str, params: Sequence[Param]) -> BadSpec:
     message = str(error.format_message())
     message = message.partition(" (Possible options")[0].partition(" Did you mean")[0].rstrip(". ")
-    if hasattr(error, "possibilities") and (advice := _advice(error.option_name, params)):
-        return BadSpec(message, fix=advice)
+    if hasattr(error, "possibilities"):
+        takes_jobs = any(param.many and param.info.complete == "jobs" for param in params)
+        if error.option_name == "--all" and takes_jobs:
+            return BadSpec(message, fix=f"a pattern names all jobs: `{name} '*'`")
+        if advice := _advice(error.option_name, params):
+            return BadSpec(message, fix=advice)
     if message.startswith("Got unexpected extra argument"):
         extra = message.partition("(")[2].removeprefix("s) (").rstrip(")")
         fix = f"see `{name} --help`"
@@ -55,6 +59,9 @@ def _mistake(error: Any, name: str, example: str, params: Sequence[Param]) -> Ba
         meant = f"{group} {extra.partition(' ')[0]}"
         if group in GROUPS and meant in (command.path for command in members(group)):  # nodes list
             fix = f"did you mean `vctl {meant}`?"
+        own = {name for param in params for name in param.info.names}
+        if (flag := f"--{extra.partition(' ')[0]}") in own:  # daemon status
+            fix = f"did you mean `{name} {flag}`?"
         return BadSpec(f"too many arguments: {extra}", fix=fix)
     if message.startswith("Missing"):
         return BadSpec(message, fix=f"for example `{example}`; see `{name} --help`")

@@ -98,9 +98,26 @@ ELSEWHERE = {
     "drain": "node drain", "cordon": "node drain", "uncordon": "node undrain", "hold": "job hold",
     "release": "job release", "cluster": "vc", "clusters": "vc list", "tree": "vc tree", "leases": "lease list",
     "tasks": "task list", "objects": "list objects", "up": "daemon", "ssh": "shell", "server": "serve",
-    "memory": "list objects",
+    "memory": "list objects", "retry": "job rerun", "restart": "job rerun", "requeue": "job rerun",
+    "free": "available-resources", "df": "available-resources", "gpu": "available-resources",
+    "gpus": "available-resources", "priority": "job edit", "nice": "job edit", "renice": "job edit",
+    "export": "vc export", "import": "vc apply", "plan": "vc plan", "alloc": "shell", "login": "shell",
+    "users": "ps", "who": "ps",
 }  # fmt: skip
 """First words of Slurm, PBS, LSF, Ray and kubectl -> the command of vctl; the longest entry counts."""
+_SUMS = "`vctl summary jobs` counts jobs, `vctl timeline` shows when they ran, `vctl ps -a` lists them"
+_LIMITS = "`vctl vc update ID --max CPU=8` limits a cluster, `vctl vc get ID` shows its limits"
+INSTEAD = {
+    **dict.fromkeys(("report", "reports", "sreport", "usage", "history", "stats", "seff", "sstat"), _SUMS),
+    **dict.fromkeys(("quota", "quotas", "limit", "limits", "sacctmgr"), _LIMITS),
+    **dict.fromkeys(
+        ("pause", "suspend"), "`vctl job hold` keeps a waiting job from starting; no running job pauses"
+    ),
+    "resume": "`vctl job release` lets a job on hold start, `vctl vc resume` opens a stopped cluster",
+    "init": "there is nothing to set up: `vctl run -- CMD` runs a job",
+    **dict.fromkeys(("dashboard", "ui", "web"), "`vctl top` watches jobs and resources in the terminal"),
+}  # fmt: skip
+"""First words for which no single command stands -> what does it."""
 OTHER_WORDS = {
     "ls": ("list",),
     "ps": ("list",),
@@ -164,7 +181,7 @@ OTHER_OPTIONS = {
     "--no-wait": "--background --async",
     "--per-node": "--ntasks-per-node",
     "--follow": "--stream",
-    "--watch": "--refresh",
+    "--watch": "--refresh --follow -f",
     "--repair": "--fix",
     "--all": "--all-namespaces --show-all -A",
     "leave it out: the command waits; --no-wait returns at once": "--wait",
@@ -174,8 +191,8 @@ OTHER_OPTIONS = {
     "write the line last: -- sh -c '…'": "--wrap",
     "set VCTL_ADDRESS=http://HOST:PORT to work on a server": "--address",
     'write --resources \'{"CPU": 8, "GPU": 1}\'': _AMOUNTS,
-    f"write --spec '{_BOUNDS}'": f"{_AMOUNTS} --resources --min --max --virtual-cluster",
-    f"write --virtual-cluster '{_BOUNDS}'": "--min --max --spec",
+    "write --min CPU=4,GPU=1, and --max CPU=8,GPU=1 as the limit": f"{_AMOUNTS} --resources --virtual-cluster",
+    f"write --virtual-cluster '{_BOUNDS}'": "--min --max --minimum --maximum --spec",
     "write --replica-sets '{\"8c16g\": 2}' for whole nodes": "--nodes --num-nodes --count -N",
 }
 """Answers -> the options of other tools that they answer. An answer is an option of vctl, or what to do."""
@@ -291,6 +308,8 @@ def _unknown(before: str, words: list[str], known: list[str]) -> BadSpec:
         guess = _elsewhere(word, known)
     guess = guess or spec.fields.nearest(word, known) or _mistyped(word, before, known)
     fix = f"did you mean `{before} {guess}`?" if guess else f"`{before} --help` lists the commands"
+    if before == "vctl" and word in INSTEAD:
+        fix = INSTEAD[word]
     if not guess and word in WORDS:
         fix = f"did you mean `vctl {word}`?"
     return BadSpec(f"{before} has no command {word!r}", fix=fix)

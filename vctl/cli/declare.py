@@ -257,7 +257,14 @@ def read(command: Command, words: Sequence[str]) -> dict[str, Any] | None:
             if equals:
                 return None
             values[param.name] = on
-        elif (given := text if equals else next(rest, None)) is None or not _take(param, given, values):
+        elif (given := text if equals else next(rest, None)) is None:
+            return None
+        elif not equals and (given == "--" or given in options):
+            raise BadSpec(
+                f"{name}: its value is missing before {given}",
+                fix=f"write `{name} {param.metavar} {given} …`, or leave {name} out",
+            )
+        elif not _take(param, given, values):
             return None
     if any(param.required and values[param.name] is None for param in params if not param.is_argument):
         return None

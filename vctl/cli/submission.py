@@ -6,6 +6,7 @@ from typing import Annotated, Any
 
 from vctl import spec
 from vctl.cli.call import Call
+from vctl.core import jobs as jb
 from vctl.spec.params import Opt
 
 Env = Annotated[
@@ -88,9 +89,15 @@ def small_amounts(values: Mapping[str, Any]) -> str | None:
     if re.fullmatch("[0-9]{1,4}", limit) and int(limit):
         return f"Warning: --time-limit: {limit} means {limit} seconds. Write {limit}m or {limit}h for more"
     for option, name in (("--memory", "memory"), ("--entrypoint-memory", "entrypoint_memory")):
-        size = str(values.get(name) or "").strip()
-        if re.fullmatch("[0-9]{1,7}", size) and 0 < int(size) < 1 << 20:
-            return f"Warning: {option}: {size} means {size} bytes. Write {size}GiB or {size}MiB for more"
+        if warning := small_size(option, str(values.get(name) or "").strip()):
+            return warning
+    return None
+
+
+def small_size(option: str, size: str) -> str | None:
+    """A warning when a size without a unit is less than a process needs; else None."""
+    if re.fullmatch("[0-9]{1,7}", size) and 0 < int(size) < 1 << 20:
+        return f"Warning: {option}: {size} means {size} bytes. Write {size}GiB or {size}MiB for more"
     return None
 
 
@@ -110,6 +117,13 @@ def unknown_notice(values: Mapping[str, Any]) -> str | None:
     return (
         f"Warning: nobody is told: there is no command {word}; notify takes a command, https://… or mailto:…"
     )
+
+
+def stopped_cluster(job: Mapping[str, Any]) -> str | None:
+    """A warning when a submitted job waits for somebody to resume its cluster; else None."""
+    if job.get("state_reason") != jb.CLUSTER_STOPPED:
+        return None
+    return f"Warning: it waits, because the cluster is stopped: {job['message']}"
 
 
 def unread_input() -> str | None:

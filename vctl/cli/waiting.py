@@ -345,17 +345,18 @@ def _tell_end(call: Call, form: Form) -> None:
             call.note(told)
     elif form["status"] != jb.SUCCEEDED and form["state_reason"] != jb.NON_ZERO_EXIT:
         call.note(f"Job {form['submission_id']} {form['status']}: {form['state_reason']}: {form['message']}")
-        if form["state_reason"] == jb.LAUNCH_FAILED and (line := _shell_line(form["entrypoint"])):
-            typed = call.command.path
-            typed = typed if cli.catalog.SHORT.get(typed) == "job submit" else "job submit"
-            call.note(f"Fix: run the line in a shell: vctl {typed} -- sh -c {line}")
+        if form["state_reason"] == jb.LAUNCH_FAILED:
+            from shlex import split
+
+            tell_shell_line(call, split(form["entrypoint"]))
 
 
-def _shell_line(entrypoint: str) -> str | None:
-    """The command quoted for ``sh -c``, if its first word is a whole line or a builtin of the shell; else None."""
-    from shlex import quote, split
+def tell_shell_line(call: Call, words: Sequence[str]) -> None:
+    """Tell how to run a command in a shell, if its first word is a whole line or a builtin of the shell."""
+    from shlex import quote
 
-    words = split(entrypoint)
-    if len(words) == 1 and len(words[0].split()) > 1:
-        return quote(words[0])
-    return quote(" ".join(words)) if words[0] in SHELL_WORDS else None
+    is_line = len(words) == 1 and len(words[0].split()) > 1
+    if is_line or words[0] in SHELL_WORDS:
+        typed = call.command.path
+        typed = typed if cli.catalog.SHORT.get(typed) == "job submit" else "job submit"
+        call.note(f"Fix: run the line in a shell: vctl {typed} -- sh -c {quote(' '.join(words))}")

@@ -45,6 +45,9 @@ def draw(screen: "Screen", data: Data) -> Iterator[str]:
 def draw_dry_run(screen: "Screen", data: Data) -> Iterator[str]:
     """The outcome of a submit."""
     where = data["parent_cluster_id"]
+    if data["verdict"] == "fails to start":
+        yield from _failure(screen, data, f"it would start now in {where}, and ")
+        return
     if data["verdict"] == "starts now":
         yield from screen.text("it ", ("would start now", "green"), f" in {where}")
         yield from screen.section("Pieces", screen.inner.table(_PIECES, data["pieces"]))
@@ -57,9 +60,16 @@ def draw_dry_run(screen: "Screen", data: Data) -> Iterator[str]:
         return
     does = "may wait" if data["verdict"] == "not tried" else "would wait"
     yield from screen.text("it ", (does, "yellow"), f" in {where} (", reason, f"): {data['message']}")
+    yield from _failure(screen, data, "as files are now, it would then ")
     yield from _ahead(screen, data)
     yield from _nodes(screen, data)
     yield from _victims(screen, data)
+
+
+def _failure(screen: "Screen", data: Data, before: str) -> Iterator[str]:
+    if (failure := data["launch_failure"]) is not None:
+        fails = f"fail with exit code {failure['exit_code']}"
+        yield from screen.text(before, (fails, "red"), f": {failure['message']}")
 
 
 def _needs(node: Data) -> str:

@@ -65,8 +65,6 @@ class Demand:
     """The different requests of all sources: clusters by id, scheduling classes of waiting work by queue."""
 
     def __init__(self) -> None:
-        self.edition = 0
-        """A number that changes whenever the scarcity of some node may have changed."""
         self._sources: dict[object, tuple[Request, ...]] = {}
         self._requests: dict[Request, int] = {}
         """Request -> the number of sources that have it."""
@@ -78,6 +76,8 @@ class Demand:
         """Request -> the traits that hold it, a bit for each."""
         self._patterns: Counter[int] = Counter()
         """Traits that hold a request together -> the number of such requests."""
+        self._edition: object = None
+        """The edition; None: to be made again."""
         self._known: dict[frozenset[tuple[int, int]], dict[int, int] | None] = {}
         self._of_spec: dict[int, tuple[ClusterSpec, tuple[Request, ...]]] = {}
 
@@ -89,33 +89,48 @@ class Demand:
             dict(self._requests),
             self._keys.copy(),
         )
-        copy.edition, copy._traits, copy._seen = self.edition, self._traits, self._seen
+        copy._edition, copy._traits, copy._seen = self._edition, self._traits, self._seen
         copy._masks, copy._patterns, copy._known = dict(self._masks), self._patterns.copy(), dict(self._known)
         return copy
 
     def __bool__(self) -> bool:
         return bool(self._requests)
 
+    @property
+    def edition(self) -> object:
+        """What the scarcity of given nodes depends on: where editions are equal, so is the scarcity of each node.
+
+        A request that all nodes hold, or none, is no part of it: such jobs come and go all the time.
+        """
+        if self._edition is None:
+            all_traits = (1 << len(self._traits.examples)) - 1
+            self._edition = (self._traits, frozenset(self._patterns) - {0, all_traits})
+        return self._edition
+
     def ask(
         self, source: object, spec: ClusterSpec, entry: Amounts = NOTHING, *, whole: bool = False
     ) -> None:
         """Set the requests of a source by a spec and the entrypoint; ``whole``: also those of its whole nodes."""
-        known = self._of_spec.get(
-            id(spec)
-        )  # those of equal jobs are found once: they mostly share their spec
-        if known is None or known[0] is not spec:
-            if len(self._of_spec) >= MOST_KNOWN:
-                self._of_spec.clear()
-            known = self._of_spec[id(spec)] = (spec, tuple(_requests(spec)))
-        requests = known[1]
-        if key := shape_of(entry):
+        requests = self._requests_of(spec) if spec.groups or spec.flexible_min else ()
+        if entry and (key := shape_of(entry)):
             requests = tuple(dict.fromkeys((*requests, Request((), key))))
         if whole and spec.replica_sets:
             requests += tuple(Request((), (), template) for template in spec.replica_sets)
         self.put(source, requests)
 
+    def _requests_of(self, spec: ClusterSpec) -> tuple[Request, ...]:
+        """The requests of a spec; those of equal jobs are found once, as they mostly share their spec."""
+        known = self._of_spec.get(id(spec))
+        if known is None or known[0] is not spec:
+            if len(self._of_spec) >= MOST_KNOWN:
+                self._of_spec.clear()
+            known = self._of_spec[id(spec)] = (spec, tuple(_requests(spec)))
+        return known[1]
+
     def put(self, source: object, requests: tuple[Request, ...] = ()) -> None:
         """Set the requests of a source; without requests it is none any more."""
+        if not requests and source not in self._sources:
+            return  # most clusters of jobs ask for nothing
         old = self._sources.get(source, ())
         if old is requests or old == requests:
             return
@@ -158,7 +173,7 @@ class Demand:
 
     def _note_change(self) -> None:
         self._known.clear()
-        self.edition += 1
+        self._edition = None
 
     def _begin_again(self) -> None:
         """Tell nodes apart by one more label."""

@@ -214,9 +214,11 @@ class Ledger:
         self.edition += 1
         self.clusters[cluster.cluster_id] = cluster
         (self.removing.add if cluster.state == cl.REMOVING else self.removing.discard)(cluster.cluster_id)
-        (self.lenders.add if any(cluster.lending_limit.values()) else self.lenders.discard)(
-            cluster.cluster_id
-        )
+        (
+            self.lenders.add
+            if cluster.lending_limit and any(cluster.lending_limit.values())
+            else self.lenders.discard
+        )(cluster.cluster_id)
         self.members.setdefault(cluster.cluster_id, {})
         self.demand.ask(cluster.cluster_id, cluster.spec)
         if cluster.parent_id is not None:
@@ -463,11 +465,12 @@ class Ledger:
     def _refile(self, vnode_ids: Iterable[str]) -> None:
         """Let the next use of the index file these virtual nodes anew; until then they may change often."""
         self.edition += 1
+        looks = self._to_look_at
         for vnode_id in vnode_ids:
             cluster_id = self.vnodes[vnode_id].cluster_id
             if (index := self._indexes.get(cluster_id)) is not None:
                 index.unfiled[vnode_id] = None
-            if (some := self._to_look_at.get(cluster_id)) is not None:
+            if looks and (some := looks.get(cluster_id)) is not None:
                 some[vnode_id] = None
 
     def _has_left_the_view(self, vnode_id: str) -> bool:

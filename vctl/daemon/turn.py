@@ -26,6 +26,7 @@ from vctl.ops import handing
 from vctl.scheduler.cycle import RECHECK_NS, decide, holds_until, leaves_more
 from vctl.scheduler.lending import withhold
 from vctl.scheduler.plan import Plan
+from vctl.scheduler.work import Budget
 from vctl.store.store import Store
 
 Mark = tuple[int, int, bool, tuple[Template, ...]]
@@ -222,11 +223,12 @@ class Turn:
             return Plan()
         plan = decide(
             state.ledger, state.queues, state.tasks.queues,
-            now_ns=now_ns, running=state.running, usage=state.usage, steps=self._piece, keeps=True,
+            now_ns=now_ns, running=state.running, usage=state.usage, budget=Budget(self._piece), keeps=True,
         )  # fmt: skip
         self._piece = 2 * self._piece if plan.stalled else PIECE
         state.trial = plan.trial
-        self._note_search(state, plan, plan.proposed, now_ns)
+        if not again:  # else after the commit
+            self._note_search(state, plan, plan.proposed, now_ns)
         self.rounds += not plan.is_empty
         return plan
 

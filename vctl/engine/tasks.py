@@ -83,7 +83,9 @@ class Tasks:
 
     def of_job(self, job_id: int) -> list[Task]:
         """The tasks of a job that are not over, oldest first."""
-        return [self.unfinished[task_id] for task_id in self._of_job.get(job_id, ())]
+        if job_id not in self._of_job:
+            return []
+        return [self.unfinished[task_id] for task_id in self._of_job[job_id]]
 
     def of_owner(self, owner_id: str) -> list[Task]:
         """The unfinished tasks that an owner, a job (submission id) or a task, started and did not detach."""

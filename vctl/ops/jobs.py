@@ -52,7 +52,7 @@ def resolve(store: Store, ref: str | int) -> int:
     """The number of a job from its submission id, number, unique prefix, or ``last``. Raises NotFound."""
     if isinstance(ref, int):
         if table.get(store, ref) is None:
-            raise _no_job(str(ref))
+            raise matching.no_job(store, str(ref))
         return ref
     if ref == LAST:
         number = table.last_number(store)
@@ -77,7 +77,7 @@ def resolve(store: Store, ref: str | int) -> int:
         raise BadSpec(
             f"job {ref} is ambiguous: {shown}{' …' if len(like) > 4 else ''}", fix="write more of the id"
         )
-    raise _no_job(ref)
+    raise matching.no_job(store, ref)
 
 
 def resolve_named(store: Store, ref: str | int, path: str) -> int:
@@ -87,10 +87,6 @@ def resolve_named(store: Store, ref: str | int, path: str) -> int:
     except VctlError as error:
         error.add_path(path)
         raise
-
-
-def _no_job(ref: str) -> NotFound:
-    return NotFound(f"there is no job {ref!r}", fix="see `vctl job list -a`", details={"job": ref})
 
 
 def get_job(store: Store, ref: str | int, *, forecast: bool = True) -> JobForm:

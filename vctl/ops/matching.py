@@ -16,6 +16,8 @@ from vctl.store.store import Store
 
 _MEMBERS = r"(.+)_(\[)?([0-9][0-9:,-]*[,-][0-9:,-]*)(?(2)\])\Z"
 _SHOWN = 5
+_WITH_NAME = 3
+"""The most ids that an error names where somebody wrote a name."""
 
 Match = int | str
 """The number of a job, or the id of an array."""
@@ -80,3 +82,16 @@ def nothing(ref: str, states: Sequence[str] = ()) -> NotFound:
 
 def _names(store: Store, found: Iterable[Match]) -> list[str]:
     return [one if isinstance(one, str) else jobs.submission_id(store, one) or "" for one in found]
+
+
+def no_job(store: Store, ref: str) -> NotFound:
+    """The error for a word that is no id of a job."""
+    fix = "see `vctl job list -a`"
+    if named := jobs.with_name(store, ref, _WITH_NAME + 1):
+        more = " …" if len(named) > _WITH_NAME else ""
+        fix = f"it is the name of {', '.join(named[:_WITH_NAME])}{more}: write the id"
+    elif "," in ref:
+        fix = f"write the ids as separate words: {' '.join(ref.replace(',', ' ').split())}"
+    elif ref == "all":
+        fix = "a pattern names all jobs: '*'"
+    return NotFound(f"there is no job {ref!r}", fix=fix, details={"job": ref})

@@ -13,11 +13,12 @@ from functools import cached_property
 from typing import TYPE_CHECKING
 
 from vctl.core import jobs as jb
+from vctl.core.clusters import PRIMARY, STOPPED
 from vctl.core.gates import gate_of
 from vctl.core.leases import Lease
 from vctl.core.wording import amounts_text, cluster_text, listed
 from vctl.ops.forms import Shown, timestamp
-from vctl.store import arrays, dependencies, job_views, rows, settings
+from vctl.store import arrays, clusters, dependencies, job_views, rows, settings
 from vctl.store.store import Row, Store
 
 if TYPE_CHECKING:
@@ -113,7 +114,12 @@ class Reasons:
         if row["status"] != jb.PENDING:
             return row["state_reason"], row["message"]
         reason, message = self._gate(row)
-        return (reason, message) if reason is not None else (jb.PENDING_EVALUATION, UNSEEN)
+        if reason is not None:
+            return reason, message
+        parent_id = str(row["parent_cluster_id"])
+        parent = None if parent_id == PRIMARY else clusters.get(self.store, parent_id)
+        is_stopped = parent is not None and parent["state"] == STOPPED
+        return (jb.CLUSTER_STOPPED, _stopped(parent_id)) if is_stopped else (jb.PENDING_EVALUATION, UNSEEN)
 
     def shortage(self, row: Row) -> Shortage:
         """The needed and the free resources of a job."""
@@ -172,7 +178,7 @@ class Reasons:
         parent_id, user = str(row["parent_cluster_id"]), str(row["user"])
         match self._token(row):
             case jb.CLUSTER_STOPPED:
-                return f"{cluster_text(parent_id)} admits no jobs until `vctl vc resume {parent_id}`"
+                return _stopped(parent_id)
             case jb.HEAD_OF_LINE:
                 verdict = f"{row['judged_words']} ({self._age(row)})"
                 return f"{verdict}; {self.shortage(row).text}{self._below(parent_id)}"
@@ -376,3 +382,7 @@ def _awaited(store: Store, job_id: int) -> str:
     awaited = dependencies.awaited(store, job_id, NAMED + 1)
     names = ", ".join(f"{row['condition']}:{row['awaited']}" for row in awaited[:NAMED])
     return f"waits for {names}{' …' if len(awaited) > NAMED else ''}"
+
+
+def _stopped(cluster_id: str) -> str:
+    return f"{cluster_text(cluster_id)} admits no jobs until `vctl vc resume {cluster_id}`"

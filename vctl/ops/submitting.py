@@ -117,7 +117,7 @@ class Preparation:
         )  # fmt: skip
         launch = Launch(
             _shown(request.argv), rows.dumps(list(request.argv)), self._environment(request, around),
-            stored_path(request.cwd or _directory()), rows.dumps(_options(request, spec)),
+            stored_path(request.cwd or directory()), rows.dumps(_options(request, spec)),
         )  # fmt: skip
         if request.array is not None:
             check_submission_id(f"{submission_id}_{request.array.indices.last}", param("submission_id"))
@@ -144,10 +144,10 @@ class Preparation:
     def _environment(self, request: JobRequest, around: Mapping[str, str]) -> str:
         """The environment of a job as JSON; jobs without variables of their own share one text."""
         if request.env or request.runtime_env:
-            return rows.dumps(_environment(request, around))
+            return rows.dumps(environment_of(request, around))
         key = id(around), request.clean_env
         if (text := self._environments.get(key)) is None:
-            text = self._environments[key] = rows.dumps(_environment(request, around))
+            text = self._environments[key] = rows.dumps(environment_of(request, around))
         return text
 
 
@@ -335,8 +335,8 @@ def _check_ray(
                 raise refuse(param("ray"), has, f"request a whole number of {name}")
     if store.recall(RAY):
         return  # the nodes of a Ray cluster have Ray
-    env = _environment(request, around)
-    if raylets.program(request.argv, env.get("PATH", os.defpath), request.cwd or _directory()) is None:
+    env = environment_of(request, around)
+    if raylets.program(request.argv, env.get("PATH", os.defpath), request.cwd or directory()) is None:
         raise refuse(
             param("ray"),
             f"Ray is not installed where {_shown(request.argv[:1])} runs",
@@ -369,7 +369,8 @@ def _shown(argv: Sequence[str]) -> str:
     return shown(join(argv))
 
 
-def _directory() -> str:
+def directory() -> str:
+    """The current directory, in which the command of a job starts by default."""
     try:
         return os.getcwd()
     except FileNotFoundError:
@@ -378,7 +379,8 @@ def _directory() -> str:
         ) from None
 
 
-def _environment(request: JobRequest, around: Mapping[str, str]) -> dict[str, str]:
+def environment_of(request: JobRequest, around: Mapping[str, str]) -> dict[str, str]:
+    """The environment that a job brings along."""
     captured = {} if request.clean_env else {k: v for k, v in around.items() if k not in _OF_THE_JOB}
     if request.clean_env and "PATH" in around:
         captured["PATH"] = around["PATH"]

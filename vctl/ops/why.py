@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from vctl.core import jobs as jb
 from vctl.core import tasks as tk
 from vctl.core.jobs import PendingJob
-from vctl.core.nodes import UP
+from vctl.core.nodes import RAY, UP
 from vctl.core.tasks import PendingTask
 from vctl.core.values import replace
 from vctl.core.wording import counted, listed
@@ -39,7 +39,7 @@ from vctl.store.store import Row, Store
 if TYPE_CHECKING:
     from vctl.spec.documents import JobForm
     from vctl.spec.job_request import JobRequest
-    from vctl.spec.reports import Ahead, Causes, DryRun, Preempted, Why, WhyJob, WhyTask
+    from vctl.spec.reports import Ahead, Causes, DryRun, LaunchFailure, Preempted, Why, WhyJob, WhyTask
 
 STARTS_NOW = "nothing blocks it: the scheduler starts it in its next round"
 NAMED = 5
@@ -279,9 +279,13 @@ def dry_run(store: Store, request: JobRequest, *, environment: Mapping[str, str]
         return _forecast(row, "never starts", shown)
     job = rows.pending(row)
     outcome = _next_round(Trials(situation, job), job, preempts=gate is None)
+    failure = _launch_failure(store, request, environ)
     if gate is None and outcome.start is not None:
         start = outcome.start
-        return _forecast(row, "starts now", (None, "it would start now")) | {
+        outlook: Shown = None, "it would start now"
+        if failure is not None:
+            outlook = jb.LAUNCH_FAILED, failure["message"]
+        return _forecast(row, "fails to start" if failure else "starts now", outlook, failure) | {
             "node_ids": situations.node_ids(start),
             "pieces": situations.pieces(start),
             "borrowed": situations.borrowed(situation.ledger, start),
@@ -290,7 +294,8 @@ def dry_run(store: Store, request: JobRequest, *, environment: Mapping[str, str]
     reason, message = shown if derived or not outcome.tried else _now(before, outcome, short)
     if not (derived or outcome.tried):
         message = f"{message}; {NOT_TRIED}"
-    return _forecast(row, "waits" if derived or outcome.tried else "not tried", (reason, message)) | {
+    verdict = "waits" if derived or outcome.tried else "not tried"
+    return _forecast(row, verdict, (reason, message), failure) | {
         "queue_position": len(before) + 1,
         "ahead": listed_,
         "nodes": there["nodes"],
@@ -299,9 +304,25 @@ def dry_run(store: Store, request: JobRequest, *, environment: Mapping[str, str]
     }
 
 
-def _forecast(row: Row, verdict: str, shown: Shown) -> DryRun:
+def _launch_failure(store: Store, request: JobRequest, around: Mapping[str, str]) -> LaunchFailure | None:
+    """How the command of a request would fail at its start, as files are now; None if nothing shows that."""
+    from vctl.runtime import spawning
+
+    if store.recall(RAY):  # its nodes are other machines
+        return None
+    variables = submitting.environment_of(request, around).items()
+    problem = spawning.foreseen(
+        tuple(map(os.fsencode, request.argv)),
+        {os.fsencode(name): os.fsencode(value) for name, value in variables},
+        os.fsencode(request.cwd or submitting.directory()),
+    )
+    return None if problem is None else {"exit_code": problem.exit_code, "message": str(problem)}
+
+
+def _forecast(row: Row, verdict: str, shown: Shown, failure: LaunchFailure | None = None) -> DryRun:
     return {
         "verdict": verdict,
+        "launch_failure": failure,
         "state_reason": shown[0],
         "message": shown[1],
         "parent_cluster_id": row["parent_cluster_id"],

@@ -1,4 +1,4 @@
-"""Starts one process exactly as requested; an error has a shell's exit code and the system's reason.
+"""Starts one process exactly as requested; an error has a shell's exit code, the system's reason, and a remedy.
 
 Stand-alone, like processes.py: runs in a supervisor, a fork of the launcher. Knows nothing of runs and
 records.
@@ -50,13 +50,20 @@ class SpawnError(Exception):
     """The process could not be started: a shell's exit code, errno, and a message with the path."""
 
     def __init__(
-        self, exit_code: int, problem: str, path: bytes, error: OSError | ValueError, *, passes: bool = False
+        self,
+        exit_code: int,
+        problem: str,
+        path: bytes,
+        error: OSError | ValueError,
+        remedy: str = "",
+        *,
+        passes: bool = False,
     ) -> None:
         self.errno = getattr(error, "errno", None) or errno.EINVAL
         reason = os.strerror(self.errno) if isinstance(error, OSError) else str(error)
         if self.errno == errno.EAGAIN:
             reason = f"{reason} (a limit of processes is reached)"
-        super().__init__(f"{problem} {os.fsdecode(path)}: {reason}")
+        super().__init__(f"{problem} {os.fsdecode(path)}: {reason}{remedy}")
         self.exit_code = exit_code
         self.passes = passes  # a later try may succeed: see ``passes``
 
@@ -73,7 +80,7 @@ def spawn(plan: Plan, home: bytes) -> int:
     try:
         os.chdir(cwd)
     except (OSError, ValueError) as error:
-        raise SpawnError(126, "cannot enter directory", cwd, error) from None
+        raise _no_directory(cwd, error) from None
     log = -1
     try:
         try:
@@ -85,15 +92,77 @@ def spawn(plan: Plan, home: bytes) -> int:
                 os.sched_setaffinity(0, cpu_ids)
         except (OSError, ValueError) as error:
             raise SpawnError(126, f"cannot set CPUs {cpu_ids} for", argv[0], error) from None
-        return _started(argv, env, log)
+        return _started(argv, env, cwd, log)
     finally:
         if log >= 0:
             os.close(log)
         os.chdir(b"/")  # keep no directory or mount in use that the job has left
 
 
-def _started(argv: tuple[bytes, ...], env: dict[bytes, bytes], log: int) -> int:
-    path = _find(argv[0], env)
+def foreseen(argv: tuple[bytes, ...], env: dict[bytes, bytes], cwd: bytes) -> SpawnError | None:
+    """The error with which a start would fail as files are now, as far as a look at them tells; starts nothing."""
+    try:
+        os.stat(os.path.join(cwd, b"."))
+    except OSError as error:
+        return _no_directory(cwd, error)
+    path = _find(argv[0], env, cwd)
+    file = os.path.join(cwd, path)
+    try:
+        os.stat(file)
+        if not _is_program(file):
+            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
+        if interpreter := _interpreter(file):
+            os.stat(os.path.join(cwd, interpreter))
+    except OSError as error:
+        return _not_started(argv, path, cwd, error)
+    return None
+
+
+def _interpreter(file: bytes) -> bytes | None:
+    """The program that the first line of a script names; None for other files."""
+    try:
+        with open(file, "rb") as stream:
+            first = stream.read(256).partition(b"\n")[0]
+    except OSError:  # it may be executed, but not read
+        return None
+    words = first[2:].split()
+    return words[0] if first.startswith(b"#!") and words else None
+
+
+def _no_directory(cwd: bytes, error: OSError | ValueError) -> SpawnError:
+    return SpawnError(126, "cannot enter directory", cwd, error)
+
+
+def _not_started(argv: tuple[bytes, ...], path: bytes, cwd: bytes, error: OSError | ValueError) -> SpawnError:
+    file = os.path.join(cwd, path)
+    missing = isinstance(error, FileNotFoundError)
+    no_interpreter = missing and os.path.exists(file)
+    problem = "cannot find the interpreter of" if no_interpreter else "cannot run"
+    remedy = "" if no_interpreter else _remedy(argv, file, getattr(error, "errno", None))
+    return SpawnError(127 if missing else 126, problem, path, error, remedy, passes=passes(error))
+
+
+def _remedy(argv: tuple[bytes, ...], file: bytes, number: int | None) -> str:
+    """What to write instead, for what people write most often."""
+    name = os.fsdecode(argv[0])
+    runner = {b".py": "python", b".sh": "sh"}.get(os.path.splitext(argv[0])[1])
+    if number == errno.ENOENT:
+        if b"--" in argv[1:]:
+            return "; it stands before --: put a value with blanks in quotes"
+        return f"; to set a variable, write env {name} before the command" if "=" in name else ""
+    if number not in (errno.EACCES, errno.ENOEXEC):
+        return ""
+    if os.path.isdir(file):
+        return "; it is a directory"
+    if not os.path.isfile(file):
+        return ""
+    if runner:
+        return f"; write {runner} {name}"
+    return f"; make it executable: chmod +x {name}" if number == errno.EACCES else ""
+
+
+def _started(argv: tuple[bytes, ...], env: dict[bytes, bytes], cwd: bytes, log: int) -> int:
+    path = _find(argv[0], env, cwd)
     to_log = [(os.POSIX_SPAWN_DUP2, log, 1), (os.POSIX_SPAWN_DUP2, log, 2)]
     try:
         # Without the resets, the process would inherit ignored and blocked signals, SIGTERM among them.
@@ -101,10 +170,7 @@ def _started(argv: tuple[bytes, ...], env: dict[bytes, bytes], log: int) -> int:
             path, argv, env, file_actions=to_log, setsid=True, setsigmask=(), setsigdef=_RESET
         )
     except (OSError, ValueError) as error:
-        missing = isinstance(error, FileNotFoundError)
-        no_interpreter = missing and os.path.exists(path)
-        problem = "cannot find the interpreter of" if no_interpreter else "cannot run"
-        raise SpawnError(127 if missing else 126, problem, path, error, passes=passes(error)) from None
+        raise _not_started(argv, path, cwd, error) from None
 
 
 def passes(error: BaseException) -> bool:
@@ -142,8 +208,8 @@ def log_path(plan: Plan) -> bytes:
     return plan[3]
 
 
-def _find(name: bytes, env: dict[bytes, bytes]) -> bytes:
-    """The path of a command on the job's own PATH; a name with a slash is returned unchanged.
+def _find(name: bytes, env: dict[bytes, bytes], cwd: bytes) -> bytes:
+    """The path of a command on the job's own PATH, from its directory; a name with a slash is returned unchanged.
 
     If no directory has an executable file of this name, the first other file of this name, else the name.
     """
@@ -152,6 +218,11 @@ def _find(name: bytes, env: dict[bytes, bytes]) -> bytes:
     places = env.get(b"PATH", _DEFAULT_PATH).split(b":")
     for part in places:
         path = (part or b".") + b"/" + name
-        if os.access(path, os.X_OK) and not os.access(path + b"/", os.F_OK):
+        if _is_program(path if path.startswith(b"/") else cwd + b"/" + path):
             return path
-    return next(filter(os.path.isfile, [(part or b".") + b"/" + name for part in places]), name)
+    paths = [(part or b".") + b"/" + name for part in places]
+    return next((path for path in paths if os.path.isfile(os.path.join(cwd, path))), name)
+
+
+def _is_program(file: bytes) -> bool:
+    return os.access(file, os.X_OK) and not os.access(file + b"/", os.F_OK)

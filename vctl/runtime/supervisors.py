@@ -177,16 +177,16 @@ class Supervisors:
 
     def _move(self, slot: WorkerSlot, event: str) -> None:
         """Move a slot to the state that follows from an event; the indexes by state follow it."""
-        number = slot.file.number
-        slot.state = MOVES[event][slot.state]
-        if slot.state in (REQUESTED, PAUSED):
+        number, before = slot.file.number, slot.state
+        state = slot.state = MOVES[event][before]
+        if state is REQUESTED or state is PAUSED:
             self.untaken[number] = slot
-        else:
-            self.untaken.pop(number, None)
-        if slot.state is FREE:
+        elif before is REQUESTED or before is PAUSED:
+            del self.untaken[number]
+        if state is FREE:
             self.idle[number] = slot
-        else:
-            self.idle.pop(number, None)
+        elif before is FREE:
+            del self.idle[number]
 
     def _ask(self, slot: WorkerSlot, run_id: str, request: bytes) -> None:
         self._move(slot, "ask")

@@ -20,6 +20,8 @@ ANSWER_S = 2.0
 class WorkerState(Enum):
     """What a slot waits for."""
 
+    __hash__ = object.__hash__  # that of Enum is a function in Python, and each run moves through four states
+
     FREE = "free"  # for anybody who needs a slot
     ASSIGNED = "assigned"  # for the launch of the run that has its number, or for that run to be taken back
     REQUESTED = "requested"  # for its process to take the request of its run

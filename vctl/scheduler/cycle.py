@@ -58,7 +58,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from functools import cache, partial
+from functools import partial
 from heapq import heapify, heappop, heapreplace
 from typing import NamedTuple
 
@@ -69,6 +69,7 @@ from vctl.core.queue_policy import BACKFILL, BEST_EFFORT, SECOND, STRICT
 from vctl.core.wording import cluster_text
 from vctl.scheduler.elasticity import can_grow, level_above, suppliers_outside
 from vctl.scheduler.fairness import Shares, Usage, is_fair
+from vctl.scheduler.heads import Rest
 from vctl.scheduler.nominations import Nominations
 from vctl.scheduler.plan import Plan, Start, Trial, Wait, revert
 from vctl.scheduler.preemption import Preemptor
@@ -110,21 +111,27 @@ def decide(
     usage: Usage | None = None,
     preempts: bool = True,
     search_steps: int | None = None,
-    steps: int | Budget | None = None,
+    budget: Budget | None = None,
     keeps: bool = False,
 ) -> Plan:
     """Plan one round over all queues: tasks of running jobs first, then jobs, each queue by its own policy.
 
     ``running``: the running jobs; ``usage``: the past usage for fair shares. ``preempts`` False: plan no preemption,
-    whatever the settings say. ``search_steps``: the budget of the search for victims. ``steps``: the budget of the
-    round, or of several; where it ends, the next round goes on (``Plan.unsearched``). ``keeps``: leave the resources
+    whatever the settings say. ``search_steps``: the budget of the search for victims. ``budget``: that of the round,
+    or of several; where it ends, the next round goes on (``Plan.unsearched``). ``keeps``: leave the resources
     of the starts taken in the ledger (``Plan.trial``), if the round started no task and no start needs growth or
     shares its parent's cluster. The round clears ``ledger.grown`` and ``ledger.joined``.
     """
     running = Running() if running is None else running
-    budget = steps if isinstance(steps, Budget) else Budget(steps)
     round_ = Round(
-        ledger, queues, running, usage, budget, now_ns, preempts=preempts, search_steps=search_steps
+        ledger,
+        queues,
+        running,
+        usage,
+        budget or Budget(),
+        now_ns,
+        preempts=preempts,
+        search_steps=search_steps,
     )
     with round_.tried(keeps=keeps):
         round_.start_tasks(tasks or {})
@@ -195,7 +202,7 @@ class Round:
     def visit(self) -> None:
         """Choose the queues in which something may have changed, and begin to scan them."""
         ledger, running, now_ns = self.ledger, self.running, self.now_ns
-        may_loosen = cache(partial(is_loose, ledger))
+        may_loosen = _once(partial(is_loose, ledger))
         changed = [
             (queue, before)
             for queue, before in self._changed(may_loosen)
@@ -276,14 +283,22 @@ class Round:
         """Note which queues have been scanned to the end, and who waits."""
         if not (self.is_nominated or self.preemptor.preempts):
             started = {start.job.parent_id for start in self.starts}
-            known = (
+            known = [
                 scan
                 for scan in self.scans
                 if scan.queue.parent_id not in started
                 and (scan.is_over or (self.is_cut and scan.rest is not None))
-            )
-            scopes = self.scopes | _scopes(self.queues.values())
-            _settle(self.ledger, known, self.running, scopes, self.now_ns, is_cut=self.is_cut)
+            ]
+            if known:
+                scopes = self.scopes | _scopes(self.queues.values())
+                for scan in known:
+                    queue, rest = scan.queue, scan.rest
+                    edition = _holds_for(self.ledger, queue, scopes, rest)
+                    if edition is None or (
+                        self.is_cut and edition != NEVER
+                    ):  # the next round goes on at once
+                        due_ns = min(_due_at(self.ledger, queue, self.now_ns), default=None)
+                        queue.memo = Memo(_stamp(self.ledger, queue, self.running), due_ns, rest, edition)
         if self.usage is not None:
             started_jobs = {start.job.job_id for start in self.starts}
             self.usage.note_waiting(self.queues.values(), self.ledger, started_jobs)
@@ -300,6 +315,18 @@ class Round:
             stalled=self.is_cut and not self.starts and not any(scan.judged for scan in self.scans),
             tasks_deferred=tasks.deferred, trial=self.trial if self.trial.starts else None,
         )  # fmt: skip
+
+
+def _once(question: Callable[[], bool]) -> Callable[[], bool]:
+    """A question that is answered once, when it is first asked; ``functools.cache`` takes longer to make one."""
+    answers: list[bool] = []
+
+    def answer() -> bool:
+        if not answers:
+            answers.append(question())
+        return answers[0]
+
+    return answer
 
 
 def _shares(
@@ -351,30 +378,7 @@ def _due_at(ledger: Ledger, queue: Queue, now_ns: int) -> Iterator[int]:
 
 def _scopes(queues: Iterable[Queue]) -> set[str]:
     """The clusters below which shared reservations bind jobs."""
-    return {shared.scope for queue in queues for shared in queue.shared.values()}
-
-
-def _settle(
-    ledger: Ledger,
-    scans: Iterable[QueueScan],
-    running: Running,
-    scopes: Collection[str],
-    now_ns: int,
-    *,
-    is_cut: bool,
-) -> None:
-    """Note how far scans have come in their queues, as far as that will hold (``_holds_for``).
-
-    What holds only as long as nothing at all changes is noted if the round was cut, because the next one goes on.
-    """
-    for scan in scans:
-        queue, rest = scan.queue, scan.rest
-        edition = _holds_for(ledger, queue, scopes)
-        if edition == NEVER or (edition is not None and not is_cut):
-            continue
-        if rest is not None or not _binds(ledger, queue, scopes):
-            due_ns = min(_due_at(ledger, queue, now_ns), default=None)
-            queue.memo = Memo(_stamp(ledger, queue, running), due_ns, rest, edition)
+    return {shared.scope for queue in queues if queue.shared for shared in queue.shared.values()}
 
 
 def _is_settled(ledger: Ledger, queue: Queue, running: Running, scopes: Collection[str], now_ns: int) -> bool:
@@ -384,20 +388,20 @@ def _is_settled(ledger: Ledger, queue: Queue, running: Running, scopes: Collecti
         return False
     if memo.stamp != _stamp(ledger, queue, running) or (memo.due_ns is not None and now_ns >= memo.due_ns):
         return False
-    if memo.edition is not None:
-        return memo.edition == ledger.edition
-    return _holds_for(ledger, queue, scopes) is None
+    return memo.edition == _holds_for(ledger, queue, scopes, memo.rest)
 
 
-def _holds_for(ledger: Ledger, queue: Queue, scopes: Collection[str]) -> int | None:
+def _holds_for(ledger: Ledger, queue: Queue, scopes: Collection[str], rest: Rest | None) -> int | None:
     """The edition of the ledger for which a scan of a queue holds; None: for any, nobody else decides about its jobs.
 
     Others do where shares decide about the order and where the queue preempts: it never holds there. Where anything is
-    reserved, a reserved start depends on jobs of other clusters, too: it holds for the present edition.
+    reserved, a reserved start depends on jobs of other clusters, too: it holds for the present edition, if the queue
+    reserved it itself or the scan is to go on (``rest``).
     """
-    if queue.policy.preempts or is_fair(ledger, queue.parent_id):
+    is_bound = _binds(ledger, queue, scopes)
+    if queue.policy.preempts or is_fair(ledger, queue.parent_id) or (is_bound and rest is None):
         return NEVER
-    return ledger.edition if queue.kept or _binds(ledger, queue, scopes) else None
+    return ledger.edition if queue.kept or is_bound else None
 
 
 def _binds(ledger: Ledger, queue: Queue, scopes: Collection[str]) -> bool:

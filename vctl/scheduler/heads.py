@@ -8,19 +8,71 @@ need.
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence, Set
 from heapq import heapify, heappop, heappush
 from operator import itemgetter
+from typing import NamedTuple
 
-from vctl.scheduler.orders import OrderKey
-from vctl.scheduler.queueing import Candidates
+from vctl.core.jobs import PendingJob
+from vctl.core.queue_policy import QueuePolicy
+from vctl.scheduler.orders import OrderKey, order_key
+from vctl.scheduler.reservations import FOR_EVER
 from vctl.scheduler.scheduling_class import SchedulingClass, SubQueue
+
+
+class Candidates:
+    """Iterator over the jobs of a sub-queue that may start now, in order."""
+
+    def __init__(
+        self, jobs: Mapping[int, PendingJob], policy: QueuePolicy, sub_queue: SubQueue, now_ns: int
+    ) -> None:
+        self._jobs, self._policy = jobs, policy
+        self._rest: Iterator[OrderKey] = iter(sub_queue.order)
+        self._order = sub_queue.order
+        self._now_ns = now_ns
+        self._below_ns: int | None = None
+        self._also: Collection[int] = ()
+
+    def __iter__(self) -> Candidates:
+        return self
+
+    def __next__(self) -> PendingJob:
+        jobs, below_ns = self._jobs, self._below_ns
+        for _, job_id in self._rest:
+            job = jobs[job_id]
+            if below_ns is not None and job_id not in self._also:
+                if job.time_limit_ns is None or job.time_limit_ns >= below_ns:
+                    continue
+            if job.may_start(self._now_ns):
+                return job
+        raise StopIteration
+
+    def shorter_than(self, job: PendingJob, also: Collection[int]) -> None:
+        """From now on, yield only jobs with a shorter time limit than this job, and the jobs in ``also``."""
+        if job.time_limit_ns is not None:
+            below_ns = self._below_ns
+            self._below_ns = job.time_limit_ns if below_ns is None else min(below_ns, job.time_limit_ns)
+        elif self._below_ns is None:
+            self._below_ns = FOR_EVER
+        self._also = also
+
+    def only(self, job: PendingJob, these: Collection[int]) -> None:
+        """From now on, yield only those of these jobs that stand behind this job in the sub-queue."""
+        last, found = order_key(job, self._policy), []
+        for job_id in these:
+            other = self._jobs[job_id]
+            if other.shape == job.shape and (key := order_key(other, self._policy)) > last:
+                at = bisect_left(self._order, key)
+                if at < len(self._order) and self._order[at] == key:
+                    found.append(key)
+        self._rest = iter(sorted(found))
+
 
 Head = tuple[float, OrderKey, SubQueue, Candidates | None]
 """(Share of the user, key of the first job, sub-queue, the jobs behind it or None before the first try)."""
 
 FEW = 32
-"""Of so many shapes that may need a look the first is sought; of more, all heads are looked at in their order."""
+"""Of so many shapes that may need a look the first is sought; of more, they are found among the heads in order."""
 
 
 class Heads:
@@ -76,7 +128,7 @@ class Heads:
         heapify(self.lined_up)
 
     def pass_over(
-        self, shapes: Mapping[str, SchedulingClass], names: Collection[str], needs_look: Callable[[str], bool]
+        self, shapes: Mapping[str, SchedulingClass], names: Set[str], needs_look: Callable[[str], bool]
     ) -> int:
         """Pass over those behind up to the first one that needs a look; returns how many were looked at.
 
@@ -88,8 +140,19 @@ class Heads:
             some = (one for name in names for one in shapes[name].sub_queues.values())
             heads = sorted(((one.order[0], one) for one in some if one.order[0] >= ahead), key=itemgetter(0))
         for number, (key, one) in enumerate(heads):
-            if needs_look(one.shape):
+            if one.shape in names and needs_look(one.shape):
                 self._at = bisect_left(behind, key, lo=self._at, key=itemgetter(0))
                 return number
         self._at = len(behind)
         return len(heads)
+
+
+class Rest(NamedTuple):
+    """Where a scan was cut, if it needs no second look at what it has come to."""
+
+    heads: Heads
+    """The heads that it has not come to; the scan that goes on takes them over."""
+    said: set[str]
+    """The wait keys whose reason was reported."""
+    seen: set[int]
+    """The jobs whose reservation, or lack of one, was settled."""

@@ -95,7 +95,7 @@ WISH_BUDGET = 400
 
 MOST_KNOWN = 1_000
 """The number of places that are kept for one scheduling class."""
-Places = dict[int, tuple[ClusterSpec, Placed, int]]
+Places = dict[int, tuple[ClusterSpec, Placed, object]]
 """Stamp of the index -> spec, place, and the edition of the demand for which it was chosen.
 
 Specs of one class may differ in labels of their virtual nodes.

@@ -158,6 +158,8 @@ class Plan:
     @property
     def has_loans(self) -> bool:
         """Whether clusters borrow for a start: then more may be idle than before, by amounts (``recall``)."""
+        if not (self.starts or self.task_starts):
+            return False
         return any(start.growth for start in self.starts) or any(task.growth for task in self.task_starts)
 
     @property

@@ -20,14 +20,14 @@ from vctl.scheduler.disciplines import DISCIPLINES, ReservationTable
 from vctl.scheduler.explain import words
 from vctl.scheduler.fairness import Shares, is_fair
 from vctl.scheduler.gang_growth import place_loosely, place_with_growth, surely_grows
-from vctl.scheduler.heads import Heads
+from vctl.scheduler.heads import Candidates, Heads, Rest
 from vctl.scheduler.orders import OrderKey, order_key
 from vctl.scheduler.placement import Placed, Unplaced, place_again
 from vctl.scheduler.placement_reasons import plain_reason
 from vctl.scheduler.placement_result import seated
 from vctl.scheduler.plan import Start, Wait, revert, start_of, take
 from vctl.scheduler.preemption import Preemptor
-from vctl.scheduler.queueing import Candidates, Memo, Queue, Rest
+from vctl.scheduler.queueing import Memo, Queue
 from vctl.scheduler.reach import reach_of
 from vctl.scheduler.reservations import Reservation, Shared
 from vctl.scheduler.running import Running
@@ -44,8 +44,8 @@ PASS, COUNT, SEARCH, PIECES = 1, 4, 15, 4
 """The steps of a look at a job, of counting and of searching its place, and the pieces of a gang that make one more."""
 HEADS = 16
 """The heads that are lined up, or passed, in one step."""
-START, VNODE = 15, 4
-"""The steps of writing and carrying out a start, and of each virtual node of it."""
+START, VNODE, GROWTH = 15, 4, 8
+"""The steps of writing and carrying out a start, of each virtual node of it, and of each one that grows for it."""
 Before = tuple[Memo, int | None]
 """The memo of the last scan of a queue, and when that ends to hold (``Queue.until_ns``)."""
 Turn = tuple[int, int, bool]
@@ -102,7 +102,7 @@ class QueueScan:
         self._is_open = False
         if rest is not None:  # the first heads were passed before the cut, and nothing has happened since
             self._table.heads, self._is_open = self._table.most_heads, True
-            self._heads, self._said, self._table.seen = Heads(rest.heads), rest.said, rest.seen
+            self._heads, self._said, self._table.seen = rest
         elif shares is not None and self.policy.order == FAIR:
             self._open()
 
@@ -152,7 +152,7 @@ class QueueScan:
         is_cut = self._is_open and not self.is_over and self._table.heads >= self._table.most_heads
         if not is_cut or not self._passes_unseen or self._goes_first or self.policy.discipline == STRICT:
             return None
-        return Rest(self._heads.line_up_all(), self._said, self._table.seen)
+        return Rest(self._heads, self._said, self._table.seen)
 
     @property
     def _first(self) -> OrderKey:
@@ -271,9 +271,9 @@ class QueueScan:
             return None
         job = self.queue.jobs[key[1]]
         if rest is None:
-            rest = Candidates(self.queue, sub_queue, self.now_ns)
+            rest = Candidates(self.queue.jobs, self.policy, sub_queue, self.now_ns)
             if next(rest, None) is not job:
-                self._push(sub_queue, Candidates(self.queue, sub_queue, self.now_ns))
+                self._push(sub_queue, Candidates(self.queue.jobs, self.policy, sub_queue, self.now_ns))
                 return None
         return job, sub_queue, rest
 
@@ -378,7 +378,7 @@ class QueueScan:
         self._say(sub_queue, reason, message)
         for head in self._heads.line_up_all():
             if not head[2].winner or winners:
-                if head[3] or any(Candidates(self.queue, head[2], self.now_ns)):
+                if head[3] or any(Candidates(self.queue.jobs, self.policy, head[2], self.now_ns)):
                     self._say(head[2], reason, message)
         self._heads.retain(lambda head: bool(head[2].winner) and not winners)
         return True
@@ -555,7 +555,7 @@ class QueueScan:
     def _count(self, start: Start) -> None:
         """Note a start in the counts, shares and reservations of this round."""
         job = start.job
-        self.budget.spend(START + len(start.vnodes) * VNODE)
+        self.budget.spend(START + len(start.vnodes) * VNODE + len(start.growth) * GROWTH)
         self.preemptor.count(job)
         self.shared.note_start(job)
         self.running.put(RunningJob.begun(job, start.cluster_id, start.run_id, self.now_ns))

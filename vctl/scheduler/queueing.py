@@ -17,11 +17,12 @@ from vctl.core.jobs import INFEASIBLE, INSUFFICIENT, PendingJob
 from vctl.core.ledger import Ledger
 from vctl.core.queue_policy import DEFAULT, FAIR, QueuePolicy
 from vctl.scheduler.feasibility import FeasibilityJudge, could_help
+from vctl.scheduler.heads import Candidates, Rest
 from vctl.scheduler.needs import Needs
 from vctl.scheduler.nominations import Nomination
 from vctl.scheduler.orders import ORDERS, OrderKey, order_key
 from vctl.scheduler.reach import reach_of
-from vctl.scheduler.reservations import FOR_EVER, Reservation, Shared
+from vctl.scheduler.reservations import Reservation, Shared
 from vctl.scheduler.scheduling_class import Doubts, SchedulingClass, SubQueue, SubQueueKey, Verdict
 
 MOST_LEFT = 64
@@ -31,17 +32,6 @@ if TYPE_CHECKING:
     from vctl.core.demand import Demand
     from vctl.scheduler.placement import Places
     from vctl.scheduler.preemption import Search, Snapshot
-
-
-class Rest(NamedTuple):
-    """Where a scan was cut, if it needs no second look at what it has come to."""
-
-    heads: list[tuple[float, OrderKey, SubQueue, Candidates | None]]
-    """The heads that it has not come to (``queue_scan``)."""
-    said: set[str]
-    """The wait keys whose reason was reported."""
-    seen: set[int]
-    """The jobs whose reservation, or lack of one, was settled."""
 
 
 class Memo(NamedTuple):
@@ -376,7 +366,7 @@ class Queue:
         """The shapes whose verdict may not hold, or was not reported for all of their jobs; and maybe others."""
         if not self.doubts.regards:
             return self.doubts.untold
-        some = self.needs.within(reach_of(ledger, self.parent_id).largest_piece)
+        some = self.needs.within(reach_of(ledger, self.parent_id).largest_pieces)
         return [*self.doubts.untold, *some]
 
     def forget_verdicts(self) -> None:
@@ -424,13 +414,15 @@ class Queue:
                 continue
             if any(
                 self.told.get(self.wait_key(sub_queue), ("", ""))[0] == INSUFFICIENT
-                and any(Candidates(self, sub_queue, now_ns))
+                and any(Candidates(self.jobs, self.policy, sub_queue, now_ns))
                 for sub_queue in shape.sub_queues.values()
             ):
                 yield shape.example
 
     def reserved_after(self, now_ns: int) -> Iterator[int]:
         """The reserved starts of the last round that are in the future."""
+        if not (self.kept or self.shared):
+            return
         for reservation in (*self.kept.values(), *(shared.reservation for shared in self.shared.values())):
             if reservation.start_ns is not None and reservation.start_ns > now_ns:
                 yield reservation.start_ns
@@ -443,49 +435,3 @@ class Queue:
     def delayed(self) -> Iterator[PendingJob]:
         """Jobs with a begin time."""
         return (self.jobs[job_id] for job_id in self.timed)
-
-
-class Candidates:
-    """Iterator over the jobs of a sub-queue that may start now, in order."""
-
-    def __init__(self, queue: Queue, sub_queue: SubQueue, now_ns: int) -> None:
-        self._queue = queue
-        self._rest: Iterator[OrderKey] = iter(sub_queue.order)
-        self._order = sub_queue.order
-        self._now_ns = now_ns
-        self._below_ns: int | None = None
-        self._also: Collection[int] = ()
-
-    def __iter__(self) -> Candidates:
-        return self
-
-    def __next__(self) -> PendingJob:
-        jobs, below_ns = self._queue.jobs, self._below_ns
-        for _, job_id in self._rest:
-            job = jobs[job_id]
-            if below_ns is not None and job_id not in self._also:
-                if job.time_limit_ns is None or job.time_limit_ns >= below_ns:
-                    continue
-            if job.may_start(self._now_ns):
-                return job
-        raise StopIteration
-
-    def shorter_than(self, job: PendingJob, also: Collection[int]) -> None:
-        """From now on, yield only jobs with a shorter time limit than this job, and the jobs in ``also``."""
-        if job.time_limit_ns is not None:
-            below_ns = self._below_ns
-            self._below_ns = job.time_limit_ns if below_ns is None else min(below_ns, job.time_limit_ns)
-        elif self._below_ns is None:
-            self._below_ns = FOR_EVER
-        self._also = also
-
-    def only(self, job: PendingJob, these: Collection[int]) -> None:
-        """From now on, yield only those of these jobs that stand behind this job in the sub-queue."""
-        last, policy, found = order_key(job, self._queue.policy), self._queue.policy, []
-        for job_id in these:
-            other = self._queue.jobs[job_id]
-            if other.shape == job.shape and (key := order_key(other, policy)) > last:
-                at = bisect_left(self._order, key)
-                if at < len(self._order) and self._order[at] == key:
-                    found.append(key)
-        self._rest = iter(sorted(found))

@@ -22,7 +22,7 @@ shape with the distinct amounts of the nodes that have anything free. Clusters w
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 
 from vctl.core import resources as rs
 from vctl.core.ledger import Ledger
@@ -80,12 +80,10 @@ class Reach:
     total: Amounts
 
     @property
-    def largest_piece(self) -> Amounts:
-        """Of each resource, the most that one piece can have."""
-        return {
-            name: min(max(free.get(name, 0) for free in self.supply.peaks), amount)
-            for name, amount in (self.total.items() if self.supply.peaks else ())
-        }
+    def largest_pieces(self) -> Iterator[Amounts]:
+        """What one piece can have on each node of which no other one has more of everything."""
+        for free in self.supply.peaks or ({},):
+            yield {name: min(amount, self.total.get(name, 0)) for name, amount in free.items()}
 
     def may_hold(self, count: UpperBound) -> bool:
         """Whether a gang may have a place. False is certain."""

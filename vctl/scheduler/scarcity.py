@@ -26,6 +26,8 @@ def note_demand(
     for queue in queues:
         if queue.demand is not demand:
             queue.demand, queue.unnoted = demand, dict.fromkeys(queue.shapes)
+        if not queue.unnoted:
+            continue
         if limit is not None and len(queue.unnoted) > limit:
             names = list(queue.unnoted)[:limit]
         else:

@@ -134,6 +134,8 @@ class SharedReservations:
         return {shared.reservation.job_id for shared in self._all()}
 
     def _all(self) -> list[Shared]:
+        if not self._fair:
+            return list(self._reserved.values())
         fair = [shared for siblings in self._fair.values() for shared in siblings.values()]
         return [*fair, *self._reserved.values()]
 

@@ -42,11 +42,6 @@ class UpperBound:
         for name, amount in spec.flexible_min.items():
             if amount:
                 self.needed[name] = self.needed.get(name, 0) + amount
-        self.largest: dict[str, int] = {}
-        """The largest amount of each resource that a piece asks for."""
-        for kind in self.kinds:
-            for name, amount in kind:
-                self.largest[name] = max(amount, self.largest.get(name, 0))
         self._known: tuple[int, list[int]] | None = None
         is_single = len(self.kinds) == 1 and len(self.kinds[0]) == 1
         self._only = self.kinds[0][0] if is_single else None
@@ -62,6 +57,11 @@ class UpperBound:
     def is_exact(self, entry: Amounts) -> bool:
         """Whether "enough" is certain, too: all pieces are equal, may go anywhere, hold the entrypoint."""
         return self._is_plain and within(entry, dict(self.kinds[0]))
+
+    @property
+    def largest(self) -> Amounts:
+        """A piece that no other one exceeds in everything. Empty: no piece asks for anything."""
+        return dict(max(self.kinds, key=lambda kind: sum(amount for _, amount in kind), default=()))
 
     def of(self, free: Amounts) -> list[int]:
         """The number of pieces of each kind that fit into these free amounts."""

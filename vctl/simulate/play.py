@@ -124,7 +124,7 @@ class Player:
             now_ns=self.now_ns,
             running=self.running,
             usage=self.usage,
-            steps=self.budget,
+            budget=self.budget,
             keeps=True,
         )
 

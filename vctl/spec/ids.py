@@ -46,9 +46,10 @@ def resolve_cluster_id(cluster_id: str, path: str = "") -> str:
         raise refuse(path, "the virtual cluster id is empty", f"write an id, or {PRIMARY_ALIAS}")
     cluster_id = full_cluster_id(cluster_id)
     if len(cluster_id) > 1024 or not all(is_id(part) for part in cluster_id.split(JOB_MARK)):
-        raise refuse(
-            path, f"{show(cluster_id)} is not a virtual cluster id", "see `vctl vc list` for the ids"
-        )
+        last = cluster_id.rpartition("/")[2]
+        is_path = "/" in cluster_id and is_id(last)
+        fix = f"an id is no path: write {last}" if is_path else "see `vctl vc list` for the ids"
+        raise refuse(path, f"{show(cluster_id)} is not a virtual cluster id", fix)
     return cluster_id
 
 

@@ -123,10 +123,22 @@ class Loan(TypedDict):
     resources: Amounts
 
 
+class LaunchFailure(TypedDict):
+    """How the start of a command fails, as files are now."""
+
+    exit_code: int
+    message: str
+
+
 class DryRun(Obstacles):
-    """The outcome of a submit."""
+    """The outcome of a submit.
+
+    ``launch_failure``: how the command would fail at its start, also where the job would wait first; None if a look
+    at the files finds no failure, and for a job on the nodes of a Ray cluster, whose files are elsewhere.
+    """
 
     verdict: str
+    launch_failure: LaunchFailure | None
     state_reason: str | None
     message: str | None
     parent_cluster_id: str

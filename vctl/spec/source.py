@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import sys
 from collections.abc import Mapping
 from contextlib import nullcontext
@@ -188,8 +189,68 @@ def _duplicate(key: object) -> _Refused:
     return _Refused(f"the key {show(key)} appears twice in one object", fix="keep one of them")
 
 
+MAX_MENDED = 10_000
+"""The longest text whose mistakes are looked for."""
+MAX_SHOWN = 300
+"""The longest corrected JSON that a fix shows whole."""
+_TOKEN = r"""\s+|(?P<text>"(?:[^"\\]|\\.)*"|'(?:[^'\\]|\\.)*')|[][{}:,]|(?P<word>[^][{}:,"'\s]+)"""
+_WORDS = {"True": "true", "False": "false", "None": "null"}
+_CLOSING = {"{": "}", "[": "]"}
+_QUOTE = "put names and strings in double quotes"
+
+
+def _mended(text: str) -> tuple[str, list[str]] | None:
+    """JSON with its usual mistakes mended, and what to do about each of them; None if that does not make it JSON.
+
+    The usual ones are a comma before a closing bracket, other quotes or none, words of Python, and an end that is
+    missing.
+    """
+    tokens: list[str] = []
+    todo: dict[str, None] = {}
+    at = 0
+    while at < len(text):
+        if (match := re.compile(_TOKEN).match(text, at)) is None:
+            return None
+        at, token = match.end(), match[0]
+        if match["text"] and token[0] == "'":
+            todo[_QUOTE] = None
+            token = json.dumps(re.sub(r"\\(.)", r"\1", token[1:-1]), ensure_ascii=False)
+        elif token in _WORDS:
+            todo[f"write {_WORDS[token]}"] = None
+            token = _WORDS[token]
+        elif match["word"] and token not in _WORDS.values():
+            is_name = text[at:].lstrip().startswith(":")
+            if is_name or re.search("[A-DF-Za-df-z]", token):  # else it is a number
+                todo[_QUOTE] = None
+                token = json.dumps(token, ensure_ascii=False)
+        elif token in _CLOSING.values() and "".join(tokens).rstrip().endswith(","):
+            todo[f"remove the comma before {token}"] = None
+            del tokens[len(tokens) - 1 - tokens[::-1].index(",") :]
+        tokens.append(token)
+    if missing := _unclosed(tokens):
+        todo[f"write {missing} at its end"] = None
+    mended = "".join([*tokens, missing])
+    try:
+        _load_json(mended)
+    except (ValueError, RecursionError, BadSpec):
+        return None
+    return mended, list(todo)
+
+
+def _unclosed(tokens: list[str]) -> str:
+    """The brackets that are missing at the end."""
+    missing: list[str] = []
+    for token in tokens:
+        if token in _CLOSING:
+            missing.insert(0, _CLOSING[token])
+        elif token in _CLOSING.values() and missing:
+            missing.pop(0)
+    return "".join(missing)
+
+
 def _json_fix(text: str, inline: str) -> str:
     start = text.lstrip()[:1]
+    mended = _mended(text) if start in ("{", "[") and len(text) <= MAX_MENDED else None
     if inline and start not in '{["':
         pairs = [pair.partition("=")[::2] for pair in text.split(",")]
         if all(name and value for name, value in pairs):
@@ -199,8 +260,15 @@ def _json_fix(text: str, inline: str) -> str:
             document = inline.replace("{}", f"{{{', '.join(amounts)}}}")
             return f"write it as JSON: '{document}'"
         return f"write JSON such as {{...}}, or @{text[:80]} to read a file"
+    shown = (
+        f": '{mended[0]}'"
+        if inline and mended and len(mended[0]) <= MAX_SHOWN and "'" not in mended[0]
+        else ""
+    )
     if inline and '"' not in text and "'" not in text and any(letter.isalpha() for letter in text):
-        return "the shell took its quotes away: put the whole JSON in single quotes, or write @FILE"
+        return f"the shell took its quotes away: put the whole JSON in single quotes{shown}, or write @FILE"
+    if mended and mended[1]:
+        return f"{' and '.join(mended[1])}{shown}"
     if "'" in text:
         return "JSON needs double quotes around names and strings"
     return "correct the text at that position"

@@ -59,7 +59,7 @@ Entry = Event | Emitted
 NEWEST = "coalesce((SELECT seq FROM sqlite_sequence WHERE name = 'changes'), 0)"
 """SQL for the number of the newest entry."""
 
-_OF_JOBS = "##"
+_OF_JOBS, _OF_PRIMARY = "##", f"{PRIMARY}##"
 """Stands between the cluster to which a job was submitted and the job's id in the id of the job's own cluster."""
 CLUSTER = (
     f"CASE place WHEN 0 THEN '{PRIMARY}' WHEN 1 THEN '{PRIMARY}{_OF_JOBS}' || object_id"
@@ -72,14 +72,14 @@ def place_of(cluster_id: str | None, object_id: str) -> str | int | None:
     """The cluster of an event without what its object says already: most events are of jobs in their own clusters."""
     if cluster_id is None or cluster_id == PRIMARY:
         return None if cluster_id is None else 0
-    if not cluster_id.endswith(_OF_JOBS + object_id):
-        return cluster_id
-    parent = cluster_id[: len(cluster_id) - len(object_id)]
-    return 1 if parent == PRIMARY + _OF_JOBS else parent
+    if cluster_id == _OF_PRIMARY + object_id:
+        return 1
+    return cluster_id.removesuffix(object_id) if cluster_id.endswith(_OF_JOBS + object_id) else cluster_id
 
 
 _COMMON = ("job.submitted", "job.started", "job.ended")
 """The kinds of most events; their numbers here are their codes."""
+_CODES = {kind: number for number, kind in enumerate(_COMMON)}
 _, _STARTED, _ENDED = _COMMON
 _SPACE = "instr(code, ' ')"
 _NAMED = f"iif({_SPACE}, substr(code, 1, {_SPACE} - 1), code)"
@@ -103,8 +103,8 @@ DATA = (
 
 def code_of(kind: str, object_kind: str) -> int | str:
     """The kind of an event, with the kind of its object where the former does not begin with it."""
-    if kind in _COMMON:
-        return _COMMON.index(kind)
+    if (number := _CODES.get(kind)) is not None:
+        return number
     return kind if kind.partition(".")[0] == object_kind else f"{kind} {object_kind}"
 
 

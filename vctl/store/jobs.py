@@ -129,6 +129,12 @@ def last_number(store: Store) -> int | None:
     return found
 
 
+def with_name(store: Store, name: str, limit: int) -> list[str]:
+    """The ids of the newest jobs that have a display name."""
+    query = "SELECT submission_id FROM jobs WHERE name = ? ORDER BY job_id DESC LIMIT ?"
+    return [str(row["submission_id"]) for row in store.rows(query, name, limit)] if name else []
+
+
 def get(store: Store, job_id: int) -> Row | None:
     """One row of ``jobs``; for a member of an array without a row of its own, what it would have."""
     row = store.row(f"SELECT {JOB} FROM {JOBS} WHERE j.job_id = ?", job_id)

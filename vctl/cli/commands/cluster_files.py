@@ -7,6 +7,7 @@ from vctl.cli.call import Call
 from vctl.cli.common import CHANGES, NO_LOCAL_NODE
 from vctl.cli.declare import command
 from vctl.cli.output import Answer, single
+from vctl.errors import BadSpec
 from vctl.operations import clusters
 from vctl.spec.ids import JOB_MARK
 from vctl.spec.params import Arg, Opt
@@ -72,6 +73,8 @@ def export(
 
     Inside a job these are the clusters inside the cluster of the job.
     """
+    if cluster is not None and cluster.endswith((".yaml", ".yml", ".json")):
+        raise BadSpec(f"ID: {cluster} is a file", fix=f"vctl vc export > {cluster}")
     within = call.cluster(cluster)
     if cluster is None and JOB_MARK in within:
         call.note("The cluster of this job has no clusters with names; `vctl vc export primary` writes all")

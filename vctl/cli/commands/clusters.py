@@ -3,7 +3,7 @@
 from typing import TYPE_CHECKING, Annotated
 
 from vctl import cli
-from vctl.cli import queue_options
+from vctl.cli import bounds, queue_options
 from vctl.cli.call import Call
 from vctl.cli.command_client import INTERRUPTED
 from vctl.cli.commands.objects import listed
@@ -29,6 +29,7 @@ def _changed(cluster: Data, sentence: str) -> Answer:
 @command(
     "vc create",
     "vctl vc create team-a --divisible --replica-sets '{\"8c16g\": 2}'",
+    "vctl vc create team-b --divisible --min CPU=4,memory=8GiB --max CPU=8",
     'vctl vc create small --spec \'{"flexible_resource_min": {"CPU": 2}}\' --parent team-a',
     common=(NO_LOCAL_NODE, *CHANGES),
 )
@@ -44,12 +45,19 @@ def create(
             help="Parent cluster (default: inside a job the cluster of the job, else the primary).",
         ),
     ] = None,
+    limits: Annotated[Given, bounds.BOUNDS] = None,
     queue: Annotated[Given, queue_options.OPTIONS] = None,
 ) -> Answer:
     """Create a virtual cluster."""
-    made = clusters.create(
-        call.backend, **options or {}, parent=call.cluster(parent), queue=queue_options.queue_of(queue)
-    )
+    values = dict(options or {})
+    if limits:
+        bounds.check_alone(limits, values)
+        values["spec"] = bounds.spec_of(limits, {})
+    call.note(bounds.small_memory(limits))
+    with bounds.spelled(limits):
+        made = clusters.create(
+            call.backend, **values, parent=call.cluster(parent), queue=queue_options.queue_of(queue)
+        )
     return _changed(made, f"created, revision {made['revision']}")
 
 
@@ -57,6 +65,7 @@ def create(
     "vc update",
     "vctl vc update team-a --replica-sets '{\"8c16g\": 3}'",
     "vctl vc update team-a --replica-sets @team-a.json --revision 1763640000000000000",
+    "vctl vc update team-b --max CPU=12",
     "vctl vc update primary --queue-order fair --queue-discipline backfill",
     "vctl vc update primary --preemption requeue --min-runtime 10m --preemption-grace 1m",
     common=(NO_LOCAL_NODE, *CHANGES),
@@ -64,13 +73,22 @@ def create(
 def update(
     call: Call,
     options: Annotated[Given, Together.of(clusters.update)],
+    limits: Annotated[Given, bounds.BOUNDS] = None,
     queue: Annotated[Given, queue_options.OPTIONS] = None,
 ) -> Answer:
     """Change the resources of a virtual cluster: the whole change or none of it.
 
     The queue settings can be changed too; of the primary cluster only they can.
     """
-    data = clusters.update(call.backend, **options or {}, queue=queue_options.queue_of(queue))
+    values = dict(options or {})
+    if limits:
+        bounds.check_alone(limits, values)
+        present = clusters.get_cluster(call.backend, values["cluster_id"])
+        values["spec"] = bounds.spec_of(limits, present["spec"])
+        values.setdefault("revision", present["revision"])  # the spec was made from what it was then
+    call.note(bounds.small_memory(limits))
+    with bounds.spelled(limits):
+        data = clusters.update(call.backend, **values, queue=queue_options.queue_of(queue))
     return _changed(data, f"updated, revision {data['revision']}")
 
 

@@ -116,7 +116,11 @@ def submit(
             )
     if dry_run:
         data = jobs.dry_run(call.backend, **values)
-        return single(data, data["verdict"], lambda screen: cli.why_view.draw_dry_run(screen, data))
+        answer = single(data, data["verdict"], lambda screen: cli.why_view.draw_dry_run(screen, data))
+        if data["launch_failure"] is not None:
+            answer.code = data["launch_failure"]["exit_code"]
+            cli.waiting.tell_shell_line(call, values["entrypoint"])
+        return answer
     if not no_wait:
         call.require_scheduler()
     if file is not None:
@@ -127,12 +131,17 @@ def submit(
         return _attached(call, values, terminal=terminal, stdin=stdin, no_wait=no_wait, progress=progress)
     job = jobs.submit(call.backend, **values)
     call.note(cli.submission.unread_input())
+    call.note(cli.submission.stopped_cluster(job))
     if no_wait:
         call.warn_if_nothing_schedules()
         return done(job, job["submission_id"], job["submission_id"])
     return cli.waiting.followed(
         call, cli.waiting.JOBS, job, progress=progress, stop_on_interrupt=stop_on_interrupt
     )
+
+
+MOST_CLUSTERS = 10
+"""The most clusters of which a batch says that they are stopped."""
 
 
 def _submit_lines(
@@ -149,6 +158,9 @@ def _submit_lines(
             error.spelled(fields, for_good=True)
         raise
     names = submitted["submission_ids"]
+    of_clusters = {line.get("cluster"): name for line, name in zip(lines, names, strict=True)}
+    for name in list(of_clusters.values())[:MOST_CLUSTERS]:
+        call.note(cli.submission.stopped_cluster(jobs.get_job(call.backend, name, forecast=False)))
     if no_wait:
         call.warn_if_nothing_schedules()
         answer = Answer(submitted, rows=[{"submission_id": name} for name in names], names=names)
@@ -208,6 +220,8 @@ def rerun(
     names = cli.matching.expanded(call, jobs_, jb.NOT_SUCCEEDED if values.get("failed") else ())
     again = [jobs.rerun(call.backend, name, **values) for name in names]
     submitted = [str(job["submission_id"]) for job in again]
+    for note in {cli.submission.stopped_cluster(job): None for job in again}:
+        call.note(note)
     if no_wait:
         call.warn_if_nothing_schedules()
         if len(again) == 1:

@@ -40,6 +40,7 @@ def run(
     starts once its inputs are there, on the virtual node that holds most of their bytes if it can, and finds them in
     that directory.
     """
+    call.note(cli.submission.small_amounts(call.written))
     if not no_wait:
         call.require_scheduler()
     task = tasks.run(call.backend, **(options or {}))

@@ -12,7 +12,7 @@ from vctl.cli.declare import command, shows
 from vctl.cli.output import Answer, Data, done, single
 from vctl.errors import BadSpec, NotPermitted, Unreachable
 from vctl.operations import upkeep
-from vctl.spec.params import Arg, Opt
+from vctl.spec.params import Arg, Given, Opt, Together
 
 if TYPE_CHECKING:
     from vctl.cli.screen import Screen
@@ -171,7 +171,13 @@ def _pruned(data: "Pruned") -> Answer:
     return answer
 
 
-shows(
-    upkeep.prune, _pruned,
-    "vctl prune --older-than 30d", "vctl prune --older-than 12h --dry-run", common=CHANGES, lasts=True,
-)  # fmt: skip
+@command(
+    "prune",
+    "vctl prune --older-than 30d",
+    "vctl prune --older-than 12h --dry-run",
+    common=CHANGES,
+    lasts=True,
+)
+def prune(call: Call, options: Annotated[Given, Together.of(upkeep.prune)]) -> Answer:
+    """Delete jobs that ended long ago, and files that vctl moved aside."""
+    return _pruned(upkeep.prune(call.backend, **options or {}))

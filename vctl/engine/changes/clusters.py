@@ -134,7 +134,8 @@ class ClusterRemoved(Change):
         cls, cluster_id: str, parent_id: str | None, leases: Iterable[Lease], *, silent: bool = False
     ) -> ClusterRemoved:
         """The removal of an empty cluster. ``leases``: all that it may have borrowed or lent."""
-        known = list(leases)
+        if not (known := list(leases)):
+            return cls(cluster_id, silent=silent)
         returned = tuple(lease.lease_id for lease in known if lease.borrower_id == cluster_id)
         lent = tuple(lease.lease_id for lease in known if lease.lender_id == cluster_id)
         return cls(cluster_id, returned, lent, parent_id if lent else None, silent)
@@ -143,16 +144,20 @@ class ClusterRemoved(Change):
         return _cluster_event("" if self.silent else "cluster.removed", self.cluster_id)
 
     def apply(self, state: SchedulerState) -> None:
-        for lease in [state.leases[lease_id] for lease_id in self.returned if lease_id in state.leases]:
-            state.ledger.put_lease(replace(lease, amounts={}))
-        for lease in [state.leases[lease_id] for lease_id in self.lent if lease_id in state.leases]:
-            if self.lender_id is not None:
-                state.ledger.put_lease(replace(lease, lender_id=self.lender_id))
+        if self.returned or self.lent:
+            self._end_leases(state)
         state.tasks.forget_cluster(self.cluster_id)
         if (cluster := state.ledger.clusters.get(self.cluster_id)) is not None:
             state.ledger.remove_cluster(self.cluster_id)
             if cluster.kind != JOB and cluster.lending_limit:
                 state.judge_anew(cluster.parent_id or PRIMARY)
+
+    def _end_leases(self, state: SchedulerState) -> None:
+        for lease in [state.leases[lease_id] for lease_id in self.returned if lease_id in state.leases]:
+            state.ledger.put_lease(replace(lease, amounts={}))
+        for lease in [state.leases[lease_id] for lease_id in self.lent if lease_id in state.leases]:
+            if self.lender_id is not None:
+                state.ledger.put_lease(replace(lease, lender_id=self.lender_id))
 
 
 @change

@@ -28,7 +28,7 @@ class Occupancy(Protocol):
     def removing(self) -> Iterable[str]:
         """The clusters in the state REMOVING."""
 
-    def children(self, cluster_id: str) -> Iterable[str]:
+    def children(self, cluster_id: str) -> Collection[str]:
         """The clusters directly below a cluster."""
 
     def is_running(self, job_id: int) -> bool:
@@ -43,7 +43,8 @@ class Occupancy(Protocol):
 
 def is_empty(there: Occupancy, cluster: Cluster, going: Collection[str] = ()) -> bool:
     """Whether nothing is in a cluster but clusters that are ``going``."""
-    if any(child_id not in going for child_id in there.children(cluster.cluster_id)):
+    children = there.children(cluster.cluster_id)
+    if children and any(child_id not in going for child_id in children):
         return False
     if cluster.kind == JOB and there.is_running(int(cluster.job or 0)):
         return False
@@ -126,7 +127,7 @@ class InState:
         """The clusters in the state REMOVING."""
         return self.state.ledger.removing
 
-    def children(self, cluster_id: str) -> Iterable[str]:
+    def children(self, cluster_id: str) -> Collection[str]:
         """The clusters directly below a cluster."""
         return self.state.ledger.subclusters.get(cluster_id, ())
 
@@ -137,7 +138,8 @@ class InState:
     def is_used(self, cluster: Cluster) -> bool:
         """Whether jobs wait or run in a cluster itself, or a process or an unfinished task is in it."""
         state, cluster_id = self.state, cluster.cluster_id
-        if any(vnode_id in state.ledger.homes for vnode_id in state.ledger.members.get(cluster_id, ())):
+        homes, members = state.ledger.homes, state.ledger.members.get(cluster_id)
+        if members and not homes.keys().isdisjoint(members):
             return True
         if cluster.job is not None:  # it takes no jobs, and no tasks of other jobs
             return any(task.cluster_id == cluster_id for task in state.tasks.of_job(int(cluster.job)))
@@ -151,5 +153,6 @@ class InState:
 
     def leases_of(self, cluster_id: str) -> Iterable[Lease]:
         """The leases of which a cluster is the borrower or the lender."""
-        leases = self.state.leases.values()
-        return [lease for lease in leases if cluster_id in (lease.borrower_id, lease.lender_id)]
+        if not (leases := self.state.ledger.leases):
+            return ()
+        return [one for one in leases.values() if cluster_id in (one.borrower_id, one.lender_id)]

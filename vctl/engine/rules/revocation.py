@@ -132,6 +132,8 @@ def to_call(state: SchedulerState, now: int) -> list[tuple[Lease, Amounts]]:
 
 def keeping(state: SchedulerState, now: int) -> dict[str, Amounts]:
     """What lenders keep now, because their own work starts with it once a loan has come back."""
+    if not state.ledger.lenders:
+        return {}
     work = waiting(state, now, judged=False)
     return keepers(state.ledger, work, state.nominations.values())
 
