@@ -55,15 +55,19 @@ def runtime_env_of(document: str | None) -> Mapping[str, Any]:
     return spec.fields.as_mapping(read, _RUNTIME_ENV, "it", '{"env_vars": {"A": "1"}}')
 
 
-def for_ray(call: Call, runtime_env: Mapping[str, Any], *, has_ray: bool) -> dict[str, Any] | None:
-    """The fields that a private Ray carries out; a warning names those that have no effect."""
+def for_ray(call: Call, runtime_env: Mapping[str, Any], values: Mapping[str, Any]) -> dict[str, Any]:
+    """The field ``runtime_env`` of a job with these values, if a private Ray has something to carry out.
+
+    A warning names what has no effect.
+    """
+    has_ray = bool(values.get("ray") or values.get("ray_dashboard"))
     others = {name: value for name, value in runtime_env.items() if name not in ("env_vars", "working_dir")}
     handed = {name: value for name, value in others.items() if name in spec.job_request.IN_RUNTIME_ENV}
     ignored = sorted(others.keys() - handed) if has_ray else sorted(others)
     if ignored:
         without = "" if has_ray or not handed else f"; with --ray it uses {', '.join(sorted(handed))}"
         call.note(f"Warning: {_RUNTIME_ENV}: vctl ignores {', '.join(ignored)}{without}")
-    return handed if has_ray and handed else None
+    return {"runtime_env": handed} if has_ray and handed else {}
 
 
 def _runtime_env(fields: Mapping[str, Any]) -> tuple[dict[str, str], str | None]:

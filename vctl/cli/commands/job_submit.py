@@ -92,9 +92,7 @@ def submit(
         )
     runtime_env = cli.submission.runtime_env_of(runtime_env_json)
     variables, directory = cli.submission.surroundings(env, env_file, working_dir, runtime_env)
-    has_ray = bool(values.get("ray") or values.get("ray_dashboard"))
-    if (handed := cli.submission.for_ray(call, runtime_env, has_ray=has_ray)) is not None:
-        values["runtime_env"] = handed
+    values |= cli.submission.for_ray(call, runtime_env, values)
     values |= {
         "env": variables,
         "cwd": directory,
