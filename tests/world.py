@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Self
@@ -20,7 +20,7 @@ from vctl.core.ledger import Ledger
 from vctl.core.values import replace
 from vctl.daemon.clock import Clock
 from vctl.daemon.durations import MAX_AHEAD, RunDurations
-from vctl.daemon.following import FollowedState
+from vctl.daemon.following import TICK_NS, FollowedState
 from vctl.daemon.scheduler import Scheduler
 from vctl.engine import array_limits
 from vctl.engine.apply import apply
@@ -53,7 +53,8 @@ class Processes:
 
     boot = "boot"
 
-    def __init__(self) -> None:
+    def __init__(self, now: Callable[[], int]) -> None:
+        self.now = now
         self.runs: dict[str, Seen] = {}
         self.starts: dict[str, int] = {}
         self.numbers = 0
@@ -83,7 +84,9 @@ class Processes:
     def _start(self, run_id: str) -> None:
         if run_id not in self.runs:
             self.starts[run_id] = self.starts.get(run_id, 0) + 1
-            start = StartRecord(1000 + len(self.starts), 1, 1, 1, "boot", 1_000 + len(self.starts))
+            start = StartRecord(
+                1000 + len(self.starts), self.now() // TICK_NS, 1, 1, "boot", self.now()
+            )  # since when its time limit counts
             self.runs[run_id] = Seen(RunState.RUNNING, start)
 
     def launch_next(self, request: LaunchRequest, follows: str) -> bool:
@@ -236,7 +239,7 @@ class World(Clock):
         self.elapsed_s = 1_000.0
         self.store = self._open(Store)
         (home / "records").mkdir(exist_ok=True)
-        self.processes = Processes()
+        self.processes = Processes(self.now)
         self.processes.home = home
         self.folding = Folding(self.store)
         self.scheduler: Scheduler | None = None

@@ -86,12 +86,10 @@ def modules_of(package: str) -> "Callable[[str], object]":
     """Return a ``__getattr__`` for a package, which imports its modules on first use."""
 
     def module(name: str) -> object:
-        from importlib import import_module
-
         path = f"{package}.{name}"
         try:
             if not name.startswith("_"):
-                return import_module(path)
+                return __import__(path, fromlist=("__name__",))  # importlib takes each command some time
         except ModuleNotFoundError as error:
             if error.name != path:
                 raise

@@ -1,6 +1,7 @@
 import csv
 import io
 import json
+import os
 import re
 import subprocess
 import sys
@@ -13,7 +14,7 @@ import yaml
 from tests.cli.conftest import Cli, python
 from tests.specification import spec
 from vctl import __version__
-from vctl.cli import output
+from vctl.cli import catalog, output
 from vctl.cli import yaml as own_yaml
 
 pytestmark = spec("13.output")
@@ -411,25 +412,32 @@ def test_json_is_written_as_the_library_indents_it(value: object, encoding: str)
 
 
 FORBIDDEN = "typer sqlite_utils pydantic rich filelock asyncio yaml tomllib subprocess click".split()
-FORBIDDEN += [
-    "dataclasses",
-    "inspect",
-    "copy",
-]
+FORBIDDEN += ["dataclasses", "inspect", "copy", "sqlite3", "shutil", "bz2", "lzma"]
 DECIDES = ["vctl.scheduler.cycle"]
 """With it comes all of the scheduler: who shows waiting jobs asks it when they start."""
 WRITES = ["vctl.store.write"]
 CHANGES = ["vctl.engine.changes", *WRITES]
 """What only commands import that change something."""
+SUBMITS = ["vctl.cli.commands.job_submit", "vctl.cli.submission", "vctl.spec.options"]
+"""What submits have, and other commands about jobs do not need."""
+OTHERS = [
+    "vctl.cli.commands.jobs",
+    "vctl.spec.notify",
+    "shlex",
+    "vctl.store.write.tasks",
+    "vctl.store.write.nodes",
+]
+"""What other commands and other changes need, but no plain submit."""
 JUDGES = ["vctl.ops.reachable", "vctl.ops.task_reasons", "vctl.core.ledger", "heapq"]
 """What nobody needs who asks for no reason why something waits."""
 HOT = {
-    "job list -o json": WRITES,
+    "job list -o json": WRITES + SUBMITS,
+    "ps": WRITES + SUBMITS,
     "job list -o name": CHANGES + DECIDES,
     "job list --state succeeded -o json": CHANGES + JUDGES + DECIDES,
     "job status first -o yaml": WRITES,
     "job status first -o yaml --no-forecast": CHANGES + DECIDES,
-    "job submit --no-wait -- true": JUDGES + DECIDES,
+    "job submit --no-wait -- true": JUDGES + DECIDES + OTHERS,
     "job stop second": DECIDES,
     "node list -o csv": CHANGES + DECIDES,
     "status -o json": WRITES,
@@ -440,12 +448,20 @@ HOT = {
 @pytest.mark.parametrize("line", HOT)
 def test_hot_commands_import_little(jobs: Cli, line: str) -> None:
     forbidden = {*FORBIDDEN, *HOT[line]}
+    if "VCTL_ADDRESS" not in os.environ and line != "ps":  # HTTP has dates, and that table has times
+        forbidden.add("datetime")
     code = (
         "import sys; sys.argv = ['vctl', *sys.argv[1:]]; from vctl.__main__ import main; code = main();"
         f"sys.stderr.write(repr([code, sorted({forbidden!r} & set(sys.modules))]))"
     )
     ran = python("-c", code, *line.split(), home=jobs.home)
     assert ran.stderr.endswith("[0, []]"), ran.stderr
+
+
+@pytest.mark.parametrize("path", catalog.ALONE)
+def test_a_frequent_command_is_declared_by_the_module_that_the_catalogue_names(path: str, jobs: Cli) -> None:
+    code = "import sys; from vctl.cli import catalog; print(catalog.find(sys.argv[1:])[0].path)"
+    assert python("-c", code, *path.split(), home=jobs.home).stdout == f"{path}\n"
 
 
 def test_the_script_imports_nothing_beside_the_command() -> None:

@@ -7,7 +7,19 @@ from typing import Any
 import pytest
 
 from tests.specification import spec
-from vctl.core.listed import BLOCK, Alike, Listed, Values, field_of, filled, joined, mapped, runs
+from vctl.core.listed import (
+    BLOCK,
+    Alike,
+    Listed,
+    Values,
+    field_of,
+    filled,
+    joined,
+    mapped,
+    ordered,
+    runs,
+    together,
+)
 
 pytestmark = spec("18.budgets")
 ROWS: list[dict[str, Any]] = [
@@ -46,6 +58,22 @@ def test_no_two_objects_share_what_can_be_changed() -> None:
 def test_fields_are_the_same_of_both() -> None:
     for name in ("name", "size", "at", "missing"):
         assert list(field_of(listed(), name)) == list(field_of(ROWS, name))
+
+
+def test_in_another_order_and_one_behind_the_other_columns_stay_columns() -> None:
+    more = Listed[dict[str, Any]](1, {"name": ("c",), "size": [{"CPU": 2}], "at": Alike(20, 1)})
+    back = ordered(listed(), [1, 0])
+    assert isinstance(back, Listed)
+    assert back == [ROWS[1], ROWS[0]] == ordered(ROWS, [1, 0])
+    assert ordered(listed(), []) == ordered(Listed(0, {}), []) == []
+    both = together([listed()[:0], back, more])
+    assert isinstance(both, Listed)
+    assert both == [ROWS[1], ROWS[0], more[0]] == together([list(back), more])
+    assert together([]) == together([more[:0]]) == []
+    same = ordered(Listed[dict[str, Any]](3, {"state": Alike("x", 3)}), [2, 0])
+    other = Listed[dict[str, Any]](1, {"state": Alike("y", 1)})
+    assert isinstance(together([same, same]).field("state"), Alike)  # type: ignore[attr-defined]
+    assert [form["state"] for form in together([same, other])] == ["x", "x", "y"]
 
 
 def test_what_is_alike_is_a_sequence_like_any_other() -> None:

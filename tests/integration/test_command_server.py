@@ -42,6 +42,21 @@ codec._members(JobSubmitted)
 print(made == codec._members.cache_info().misses > 0)
 """
 
+PREPARED = """
+import contextlib, os, sys
+from vctl.cli import command_server
+from vctl.cli.entry import carry_out
+from vctl.core import values
+from vctl.spec.params import params_of
+command_server.prepare(sys.argv[1])
+had, read, compiled = set(sys.modules), params_of.cache_info().misses, []
+values.compiled = lambda name, source, scope: compiled.append(source)
+for line in ("status", "ps", "status -o json", "ps -o json", "job submit --no-wait -- true"):
+    with open(os.devnull, "w") as nothing, contextlib.redirect_stdout(nothing):
+        assert carry_out(line.split()) == 0, line
+print(sorted(set(sys.modules) - had), params_of.cache_info().misses - read, compiled)
+"""
+
 
 def server_of(place: Place) -> int | None:
     """The pid of the process that answers commands, once it listens."""
@@ -431,6 +446,23 @@ def test_a_rehearsal_builds_what_a_submit_needs_and_leaves_nothing(tmp_path):
     assert (done.stdout, done.stderr) == ("True\n", "")
     with Store.open(tmp_path) as store:
         assert list(store.db.iterdump()) == before
+
+
+@spec("18.budgets")
+def test_the_forks_have_what_the_frequent_commands_import_and_build(place: Place) -> None:
+    """Otherwise every fork imports it or builds it anew, for up to as long as the rest of a command."""
+    place.add_nodes(1)
+    place.submit("--", "true")
+    words = [sys.executable, "-c", PREPARED, str(place.home)]
+    done = subprocess.run(
+        words,
+        check=True,
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE_S,
+        env=place.environment({"VCTL_AUTOSTART": "0"}),
+    )
+    assert done.stdout == "[] 0 []\n", done.stderr
 
 
 def test_a_rehearsal_makes_no_state(tmp_path):

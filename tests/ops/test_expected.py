@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +12,7 @@ import pytest
 from tests.specification import spec
 from tests.world import ShortRuns, World
 from vctl.core.resources import CPU, SCALE
+from vctl.daemon.ahead import LONGEST_S, NextRuns
 from vctl.ops import clusters, expected, forms, job_edits, jobs, nodes, overview, submitting, why
 from vctl.simulate.forecast import TOO_MANY
 from vctl.spec.cluster_change import ClusterChange
@@ -66,14 +67,31 @@ def play(world: World) -> None:
             one["submission_id"]: _ns(one["started_at"]) + int(one["time_limit_s"] * 1e9) for one in running
         }
         now = min(ends.values())
+        if (due := due_in(world)) is not None and due < now:
+            world.elapsed_s = due / 1e9 + 1e-6
+            world.turn()
+            continue
         world.elapsed_s = max(world.elapsed_s, now / 1e9)
-        over = {name for name, at in ends.items() if at <= now}
-        rows = world.store.rows(
-            "SELECT run_id, submission_id FROM runs JOIN jobs USING (job_id) WHERE state <> 'ENDED'"
-        )
-        for row in rows:
-            if row["submission_id"] in over:
-                world.processes.end(row["run_id"], 0)
+        end(world, {name for name, at in ends.items() if at <= now})
+
+
+def due_in(world: World) -> int | None:
+    """When the scheduler has to do something next, although nothing ends: when a loan goes home, say."""
+    assert world.scheduler is not None
+    return min((at for at in world.scheduler.work.memo.due if at > world.now()), default=None)
+
+
+def end(world: World, names: Collection[str]) -> None:
+    """Let these jobs end now. A job that is assigned to follow another one waits for it no longer than in earnest."""
+    rows = world.store.rows(
+        "SELECT run_id, submission_id FROM runs JOIN jobs USING (job_id) WHERE state <> 'ENDED'"
+    )
+    for row in rows:
+        if row["submission_id"] in names:
+            world.processes.end(row["run_id"], 0)
+    world.turn()
+    if world.store.value("SELECT count(*) FROM runs_ahead"):
+        world.elapsed_s += LONGEST_S
         world.turn()
 
 
@@ -89,23 +107,34 @@ def policy(world: World, discipline: str, *names: str) -> None:
         clusters.update(world.store, name, ClusterChange(queue={"discipline": discipline}))
 
 
+FLAT, TREE, LENDING = "one queue", "a tree", "a tree that lends"
+
+
+@pytest.mark.parametrize("shape", [FLAT, TREE, LENDING])
 @pytest.mark.parametrize("discipline", ["strict", "backfill"])
 @pytest.mark.parametrize("seed", range(12))
 def test_jobs_start_when_the_tables_say_that_they_are_expected_to(
-    world: World, seed: int, discipline: str, monkeypatch: pytest.MonkeyPatch
+    world: World, seed: int, discipline: str, shape: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(ShortRuns, "depth", 0)  # runs of minutes have no followers
+    """Also where jobs are assigned to follow others, and come back since these are no short ones."""
+    if seed % 3 == 0:
+        monkeypatch.setattr(ShortRuns, "depth", 0)
     dice = random.Random(seed)
     world.turn()
-    if tree := seed % 2 and discipline == "strict":
-        for name in ("a", "b"):
-            tree_spec = parse_cluster_spec(
-                {"flexible_resource_min": {"CPU": 1}}, units=frozenset(), logical=True
-            )
-            clusters.create(world.store, name, ClusterChange(spec=tree_spec, divisible=True))
-    policy(world, discipline, *(("a", "b") if tree else ()))
+    names = () if shape == FLAT else ("a", "b")
+    least = 2 if shape == LENDING else 1
+    for name in names:
+        spec_ = parse_cluster_spec({"flexible_resource_min": {"CPU": least}}, units=frozenset(), logical=True)
+        clusters.create(
+            world.store,
+            name,
+            ClusterChange(
+                spec=spec_, divisible=True, lending_limit={CPU: least * SCALE} if shape == LENDING else None
+            ),
+        )
+    policy(world, discipline, *names)
     for number in range(10):
-        more = {"cluster": dice.choice(("a", "b"))} if tree else {}
+        more = {"cluster": dice.choice(names)} if names else {}
         submit(world, f"j{number}", dice.choice((1, 2, 4)), dice.randint(5, 90), **more)
     world.turn()
     found = said(world)
@@ -115,6 +144,50 @@ def test_jobs_start_when_the_tables_say_that_they_are_expected_to(
         began = jobs.get_job(world.store, name)["started_at"]
         assert start is not None, (name, basis)
         assert abs(_ns(start) - _ns(began)) <= 1e9, (name, start, began, basis)
+
+
+def test_a_job_that_comes_back_from_a_run_which_it_was_to_follow_keeps_its_turn(world: World) -> None:
+    """Others got reservations while it was away; with these they must not pass it."""
+    world.turn()
+    policy(world, "backfill")
+    for name, limit_s in (("long", 300), ("zero", 5), ("first", 30), ("second", 10), ("third", 20)):
+        submit(world, name, 4, limit_s)
+    world.turn()
+    world.elapsed_s += 5
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(NextRuns, "turn", lambda *_: None)
+        end(world, ["zero"])
+        assert world.store.value("SELECT job_id FROM runs_ahead") == 4
+    world.turn()
+    assert world.store.value("SELECT count(*) FROM runs_ahead") == 0
+    assert [said(world)[name][0] for name in ("second", "third")] == [at(35), at(45)]
+    play(world)
+    began = [
+        forms.timestamp(_ns(jobs.get_job(world.store, one)["started_at"])) for one in ("second", "third")
+    ]
+    assert began == [at(35), at(45)]
+
+
+@pytest.mark.parametrize("discipline", ["strict", "backfill"])
+def test_while_a_job_is_to_follow_another_one_none_of_another_shape_passes_it(
+    world: World, discipline: str
+) -> None:
+    """A run that is thought to be short may be a long one: then the other has taken its place elsewhere."""
+    world.turn()
+    policy(world, discipline)
+    submit(world, "half", 2, 100)
+    for name, limit_s in (("zero", 5), ("first", 300), ("second", 10)):
+        submit(world, name, 4, limit_s)
+    world.turn()
+    assert said(world)["second"][0] == at(100)
+    world.elapsed_s += 5
+    submit(world, "small", 1, 400)
+    submit(world, "third", 4, 20)
+    end(world, ["zero"])
+    assert jobs.get_job(world.store, "first")["status"] == "RUNNING"
+    assert jobs.get_job(world.store, "small")["status"] == "PENDING"
+    play(world)
+    assert jobs.get_job(world.store, "second")["started_at"] == at(100)
 
 
 def test_gates_open_after_expected_ends(world: World) -> None:

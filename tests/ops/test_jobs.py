@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 from typing import Any
 
 import pytest
@@ -361,3 +362,14 @@ def test_demand_counts_requests_that_wait_for_the_same_reason(ground: Ground) ->
     ground.submit("other")
     found = {one["reason"]: (one["count"], one["by"]) for one in leases.demand(ground.store)}
     assert found == {"Held": (1, ["held"]), "PendingEvaluation": (2, ["free", "other"])}
+
+
+@pytest.mark.parametrize(
+    "word",
+    ["a", "", "-", "--x=1", "a b", "a'b", "$x", "a_1", "ä", "x;y", "~", "{1..3}", "a/b:c,d@e%+", "\u00b2"],
+)
+def test_the_entrypoint_is_quoted_as_a_shell_reads_it(ground: Ground, word: str) -> None:
+    job = submitting.submit(
+        ground.store, submitting.JobRequest(argv=("echo", word, "end"), cwd="/"), environment={}
+    )
+    assert job["entrypoint"] == shlex.join(["echo", word, "end"])

@@ -9,6 +9,7 @@ import pytest
 
 from tests.ops.conftest import Ground
 from tests.specification import spec
+from vctl.core.listed import Alike, Listed, field_of
 from vctl.ops import jobs
 from vctl.ops.clusters import create, update
 from vctl.spec.cluster_change import ClusterChange
@@ -111,3 +112,14 @@ def test_members_that_share_a_row_have_their_own_places(ground: Ground) -> None:
     assert names(ground, members=False) == ["urgent", "before", "sweep", "after"]
     update(ground.store, "primary", ClusterChange(queue={"order": "fair"}))
     assert names(ground, limit=5) == shown[:5]
+
+
+def test_many_jobs_stay_columns(ground: Ground) -> None:
+    """A table of thousands of jobs is written by column: a cell that all share is made once."""
+    ground.submit("running")
+    run(ground, "running")
+    ground.submit("sweep", array=parse_array("0-999", "array"))
+    found = jobs.list_jobs(ground.store, by_turn=True)[0]
+    assert isinstance(found, Listed)
+    assert [one["submission_id"] for one in found][:3] == ["running", "sweep_0", "sweep_1"]
+    assert isinstance(field_of(found, "user"), Alike)

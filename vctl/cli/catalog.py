@@ -4,7 +4,6 @@ Only the module of the word in use is imported. A new group is one module in ``c
 """
 
 from collections.abc import Collection
-from importlib import import_module
 
 from vctl import cli, spec
 from vctl.cli.declare import COMMANDS, Command
@@ -65,6 +64,11 @@ SHORT = {
     "top": "status",
 }
 """Short words for frequent commands, with the same options."""
+ALONE = {
+    "job submit": "job_submit",
+    "job list": "jobs", "job status": "jobs", "job logs": "jobs", "job wait": "jobs", "job stop": "jobs",
+}  # fmt: skip
+"""Frequent commands -> the module that declares them. For others, all modules of the first word are imported."""
 SHELL = "shell"
 SHELL_HELP = "Open a shell with a terminal inside a job of its own."
 SHELL_DETAILS = "Without CMD it is the shell that the variable SHELL names."
@@ -212,11 +216,11 @@ def named_options(answer: str) -> set[str]:
     return {word for word in answer.split() if word.startswith("--") and word != "--"}
 
 
-def load(word: str) -> None:
-    """Import the modules that declare the commands of a first word."""
-    modules = HIDDEN.get(word) or (GROUPS.get(word) or WORDS[word])[1]
+def load(word: str, path: str = "") -> None:
+    """Import the modules that declare the commands of a first word; of a frequent command (``path``), only its own."""
+    modules = ALONE.get(path) or HIDDEN.get(word) or (GROUPS.get(word) or WORDS[word])[1]
     for module in modules.split():
-        import_module(f"vctl.cli.commands.{module}")
+        __import__(f"vctl.cli.commands.{module}")
 
 
 def load_all() -> dict[str, Command]:
@@ -236,7 +240,7 @@ def members(group: str) -> list[Command]:
 def short(word: str) -> Command:
     """The command behind a short word, under that word."""
     path = SHORT[word]
-    load(path.split()[0])
+    load(path.split()[0], path)
     command = COMMANDS[path].called(word)
     if word == SHELL:
         command.help, command.details, command.examples = SHELL_HELP, SHELL_DETAILS, SHELL_EXAMPLES
@@ -274,7 +278,7 @@ def find(words: list[str]) -> tuple[Command, list[str]]:
         return command, _in_shell(rest) if first == SHELL else _watched(rest) if first == TOP else rest
     if first not in GROUPS and first not in WORDS and first not in HIDDEN:
         raise _unknown("vctl", words, [*GROUPS, *WORDS, *SHORT])
-    load(first)
+    load(first, " ".join(words[:2]))
     if first in COMMANDS:
         return COMMANDS[first], words[1:]
     if len(words) == 1 or words[1].startswith("-"):

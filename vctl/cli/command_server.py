@@ -35,10 +35,12 @@ from socket import (
 )
 
 from vctl import SOCKET, spec
+from vctl.cli import catalog
 from vctl.cli.command_client import INTERRUPTED, NOT_HERE, WAITS, stamp
 from vctl.cli.entry import carry_out
 from vctl.core.text import visible
 from vctl.engine.changes import JobSubmitted
+from vctl.store import write
 from vctl.store.store import Store
 
 LIFE = 0
@@ -55,7 +57,8 @@ READY, TAKEN = b"+", b"-"
 MODULES = (
     "vctl.cli.app", "vctl.cli.completion", "vctl.cli.output", "vctl.cli.submission",
     "vctl.ops.views", "vctl.ops.overview", "vctl.ops.jobs", "vctl.ops.submitting", "vctl.ops.feasible",
-    "vctl.ops.background", "vctl.ops.dependencies", "vctl.ops.why", "vctl.store.store", "vctl.engine.apply",
+    "vctl.ops.arrays", "vctl.ops.background", "vctl.ops.dependencies", "vctl.ops.matching", "vctl.ops.turns",
+    "vctl.ops.why", "vctl.store.store", "vctl.engine.apply",
     "vctl.engine.changes", "vctl.store.write", "vctl.operations.declare", "vctl.spec.job_request",
     "vctl.spec.cluster_spec", "vctl.spec.shape", "vctl.spec.source", "vctl.scheduler.orders", "json",
     "vctl.cli.columns", "vctl.cli.words", "vctl.cli.screen", "atexit", "termios", "vctl.cli.waiting", "vctl.cli.help",
@@ -63,18 +66,13 @@ MODULES = (
     "rich.progress_bar", "rich.table", "rich.tree",
 )  # fmt: skip
 """The modules that commands import, apart from the modules of the commands themselves."""
+REHEARSED = ("status", "ps --limit 1", "status -o json", "ps --limit 1 -o json", "job status last -o json")
+"""The queries that a server carries out once, none of which reads all jobs."""
 
 
 def main() -> None:
     """Listen until the scheduler is gone."""
-    from vctl.cli import catalog
-
-    for name in MODULES:
-        import_module(name)
-    for _, modules in (*catalog.GROUPS.values(), *catalog.WORDS.values()):
-        for name in modules.split():
-            import_module(f"vctl.cli.commands.{name}")
-    rehearse(sys.argv[1])
+    prepare(sys.argv[1])
     try:
         listening = listen(sys.argv[1])
     except OSError as error:  # a full disk, or a filesystem without sockets
@@ -86,8 +84,18 @@ def main() -> None:
     Forks(listening, os.stat(sys.argv[1])).serve()
 
 
+def prepare(home: str) -> None:
+    """Import and build what commands need, so that the forks do not have to."""
+    for name in MODULES:
+        import_module(name)
+    for made in catalog.load_all().values():
+        _ = made.params
+    write.load_all()
+    rehearse(home)
+
+
 def rehearse(home: str) -> None:
-    """Carry out a submit and a query, to build what is built at first use.
+    """Carry out a submit and some queries, to build what is built at first use.
 
     Otherwise every fork does that, which takes as long as the rest of a submit.
     """
@@ -103,7 +111,8 @@ def rehearse(home: str) -> None:
         ):  # fmt: skip
             submitting.submit(store, spec.job_request.JobRequest(argv=("true",), cwd="/"), environment={})
             raise InterruptedError  # which rolls the submit back
-        carry_out(["job", "status", "last", "-o", "json", "--home", home])
+        for line in REHEARSED:
+            carry_out([*line.split(), "--home", home])
 
 
 def hand_over_jobs(home: str) -> None:

@@ -5,6 +5,7 @@ of ``docs/cli.md``. It has types of its own, because the import of typer takes l
 """
 
 from collections.abc import Callable, Mapping, Sequence
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from vctl import spec
@@ -64,8 +65,8 @@ class Command:
     def _given(self, values: Mapping[str, Any]) -> list[Opt]:
         return [param.info for param in self.params if values[param.name] not in (None, False)]
 
-    @property
-    def params(self) -> list[Param]:
+    @cached_property
+    def params(self) -> Sequence[Param]:
         """Its own options and arguments, then the shared options."""
         declared = params_of(self.declared).values()
         own = [part.params if isinstance(part, Together) else [part] for part in declared]

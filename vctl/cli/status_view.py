@@ -154,13 +154,13 @@ def _with_members(job: Data) -> str:
     return f"{job['submission_id']} +{behind}" if behind else str(job["submission_id"])
 
 
-_FREE = re.compile(r"free: |in .+, from which .+ can grow: ")
+_FREE = r"free: |in .+, from which .+ can grow: "
 
 
 def _useful_first(message: str) -> str:
     """A reason with what is free on each node behind everything else: it is cut first."""
     clauses = message.split("; ")
-    return "; ".join(sorted(clauses, key=lambda clause: _FREE.match(clause) is not None))
+    return "; ".join(sorted(clauses, key=lambda clause: re.match(_FREE, clause) is not None))
 
 
 _RESOURCES = [

@@ -107,12 +107,14 @@ def small_size(option: str, size: str) -> str | None:
 
 def unknown_notice(values: Mapping[str, Any]) -> str | None:
     """A warning when a notice is a command that this machine does not have; else None."""
-    import os
-    import shutil
-
     notify = values.get("notify")
+    if notify is None:
+        return None
+    import os
+    import shutil  # with three compressions
+
     kinds = spec.notify
-    if notify is None or notify == kinds.NOBODY or kinds.kind_of(notify) != kinds.COMMAND:
+    if notify == kinds.NOBODY or kinds.kind_of(notify) != kinds.COMMAND:
         return None
     kinds.check_notify(notify, "--notify")
     word = kinds.words_of(notify)[0]

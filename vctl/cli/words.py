@@ -2,12 +2,14 @@
 
 import re
 from collections.abc import Mapping, Sequence
-from datetime import UTC, datetime
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from vctl.cli.table import Cell
 from vctl.core.clusters import PRIMARY, PRIMARY_ALIAS
 from vctl.spec.quantities import SIZES, format_duration, format_size
+
+if TYPE_CHECKING:
+    from datetime import datetime
 
 STATE_COLOURS = {
     "RUNNING": "green", "ALIVE": "green", "ACTIVE": "green", "FINISHED": "green",
@@ -15,8 +17,8 @@ STATE_COLOURS = {
     "PENDING": "yellow", "DRAINING": "yellow", "REMOVING": "yellow", "DRAINED": "yellow",
     "FAILED": "red", "DEAD": "red", "RELEASING": "dim", "STOPPED": "dim", "SUCCEEDED": "dim",
 }  # fmt: skip
-_PRIMARY = re.compile(rf"\b{PRIMARY}\b")
-_MOMENT = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{6}Z")
+_PRIMARY = rf"\b{PRIMARY}\b"
+_MOMENT = r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{6}Z"
 
 
 def state(word: str | None) -> Cell:
@@ -44,8 +46,8 @@ def replicas(counts: Mapping[str, int] | None) -> str:
 def named(text: str) -> str:
     """A text as screens show it: with the alias of the primary (``primary##train``), and times in the local zone."""
     if PRIMARY in text:
-        text = _PRIMARY.sub(PRIMARY_ALIAS, text)
-    return _MOMENT.sub(lambda match: moment(match[0]), text) if "Z" in text else text
+        text = re.sub(_PRIMARY, PRIMARY_ALIAS, text)
+    return re.sub(_MOMENT, lambda match: moment(match[0]), text) if "Z" in text else text
 
 
 def no_scheduler(seen: str = "") -> str:
@@ -53,16 +55,23 @@ def no_scheduler(seen: str = "") -> str:
     return f"No scheduler is running{seen}. Start one with `vctl daemon`."
 
 
+def _at(stamp: str | None) -> "datetime":
+    """The time of a timestamp; without one, now."""
+    from datetime import UTC, datetime  # a millisecond, in a table that shows no time
+
+    return datetime.fromisoformat(stamp) if stamp else datetime.now(UTC)
+
+
 def moment(stamp: str | None) -> str:
     """A timestamp in the local time zone: ``2026-11-21 14:03:05``."""
-    return f"{datetime.fromisoformat(stamp).astimezone():%Y-%m-%d %H:%M:%S}" if stamp else ""
+    return f"{_at(stamp).astimezone():%Y-%m-%d %H:%M:%S}" if stamp else ""
 
 
 def soon(stamp: str | None) -> str:
     """A time to come in the local zone, as short as it can be: ``14:05``, with the date on another day."""
     if not stamp:
         return ""
-    at, now = datetime.fromisoformat(stamp).astimezone(), datetime.now(UTC).astimezone()
+    at, now = _at(stamp).astimezone(), _at(None).astimezone()
     if at <= now:
         return "now"
     return f"{at:%H:%M}" if at.date() == now.date() else f"{at:%Y-%m-%d %H:%M}"
@@ -77,8 +86,7 @@ def seconds_between(start: str | None, end: str | None) -> float | None:
     """Seconds from one timestamp to another (None: now); None when it has not begun."""
     if not start:
         return None
-    until = datetime.fromisoformat(end) if end else datetime.now(UTC)
-    return max(0.0, (until - datetime.fromisoformat(start)).total_seconds())
+    return max(0.0, (_at(end) - _at(start)).total_seconds())
 
 
 def lasted(start: str | None, end: str | None = None) -> str:
@@ -91,7 +99,7 @@ def until(end: str | None) -> str:
     """``in 5m`` until a timestamp, ``now`` when it has passed; nothing when there is none."""
     if not end:
         return ""
-    seconds = (datetime.fromisoformat(end) - datetime.now(UTC)).total_seconds()
+    seconds = (_at(end) - _at(None)).total_seconds()
     return f"in {format_duration(int(seconds))}" if seconds >= 1 else "now"
 
 

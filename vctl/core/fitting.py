@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from functools import cache
-from math import isfinite
 from operator import attrgetter
 from types import UnionType
 from typing import Any, Union, get_args, get_origin, get_type_hints
@@ -27,6 +26,7 @@ def _by_type(kind: Any) -> bool:
     return kind in (str, int, bool, bytes, type(None))
 
 
+_INFINITY = float("inf")
 MOST_SHARED = 256
 """The most values of one field that are remembered as good."""
 
@@ -97,6 +97,6 @@ def _checker(kind: Any) -> Callable[[Any], bool]:
     if kind is Any:
         return lambda _: True
     if kind is float:
-        return lambda value: isinstance(value, int | float) and isfinite(value)
+        return lambda value: isinstance(value, int | float) and -_INFINITY < value < _INFINITY
     plain = origin or kind
     return lambda value: isinstance(value, plain)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 from itertools import chain, groupby, repeat
 from typing import Any, TypeVar, overload
 
@@ -42,6 +43,11 @@ class Listed(Sequence[F]):
     def __init__(self, count: int, fields: Mapping[str, Values | Callable[[], Values]]) -> None:
         self._count = count
         self._fields = dict(fields)
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The names of the fields, in the order of the form."""
+        return tuple(self._fields)
 
     def field(self, name: str) -> Values:
         """The column of a field; None for every object if there is no such field."""
@@ -87,6 +93,39 @@ class Listed(Sequence[F]):
 def field_of(items: Sequence[Mapping[str, Any]], name: str) -> Values:
     """The column of a field of many objects; None where an object does not have the field."""
     return items.field(name) if isinstance(items, Listed) else [item.get(name) for item in items]
+
+
+def ordered(items: Sequence[F], places: Sequence[int]) -> Sequence[F]:
+    """The objects at these places, in this order; columns stay columns, each made when it is read."""
+    if not isinstance(items, Listed):
+        return [items[at] for at in places]
+    listed: Listed[F] = items
+
+    def column(name: str) -> Values:
+        values = listed.field(name)
+        return values[: len(places)] if isinstance(values, Alike) else [values[at] for at in places]
+
+    return Listed(len(places), {name: partial(column, name) for name in listed.names})
+
+
+def together(parts: Sequence[Sequence[F]]) -> Sequence[F]:
+    """The objects of all parts, one part behind the other; columns stay columns."""
+    parts = [part for part in parts if len(part)]
+    if len(parts) == 1:
+        return parts[0]
+    columns = [part for part in parts if isinstance(part, Listed)]
+    if len(columns) < len(parts) or len({part.names for part in columns}) != 1:
+        return list(chain.from_iterable(parts))
+
+    def column(name: str) -> Values:
+        values = [part.field(name) for part in columns]
+        examples = [one[0] for one in values if isinstance(one, Alike)]
+        if len(examples) == len(values) and len(set(_keys(examples))) == 1:
+            return Alike(examples[0], count)
+        return list(chain.from_iterable(values))
+
+    count = sum(map(len, columns))
+    return Listed(count, {name: partial(column, name) for name in columns[0].names})
 
 
 def joined(values: Values) -> Values:

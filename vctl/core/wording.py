@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from datetime import UTC, datetime, timedelta
 
 from vctl.core.resources import MEMORY, OBJECT_STORE_MEMORY, SCALE, Amounts
 
-_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _SIZES = (("TiB", 1 << 40), ("GiB", 1 << 30), ("MiB", 1 << 20), ("KiB", 1 << 10))
 
 
@@ -55,8 +53,25 @@ def listed(names: Sequence[str], limit: int) -> str:
 
 def timestamp(ns: int) -> str:
     """Nanoseconds since the epoch as ISO 8601 UTC of fixed width, with microseconds."""
-    at = _EPOCH + timedelta(microseconds=ns // 1000)
-    return at.isoformat(timespec="microseconds").replace("+00:00", "Z")
+    seconds, us = divmod(ns // 1000, 1_000_000)
+    minutes, second = divmod(seconds, 60)
+    hours, minute = divmod(minutes, 60)
+    days, hour = divmod(hours, 24)
+    year, month, day = _date(days)
+    return f"{year:04}-{month:02}-{day:02}T{hour:02}:{minute:02}:{second:02}.{us:06}Z"
+
+
+def _date(days: int) -> tuple[int, int, int]:
+    """The date so many days after 1970-01-01, without ``datetime``, which takes each command a millisecond.
+
+    Years begin in March, and eras of 400 years in a March: the day that not every year has is the last of its year.
+    """
+    era, day = divmod(days + 719_468, 146_097)
+    year = (day - day // 1_460 + day // 36_524 - day // 146_096) // 365
+    day -= 365 * year + year // 4 - year // 100
+    month = (5 * day + 2) // 153
+    year += 400 * era + (month >= 10)
+    return year, month + 3 if month < 10 else month - 9, day - (153 * month + 2) // 5 + 1
 
 
 def cluster_text(cluster_id: str) -> str:

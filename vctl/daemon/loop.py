@@ -23,7 +23,7 @@ from vctl.ray.daemon import ray_nodes
 from vctl.runtime.detached import settle_in, use_cpus
 from vctl.runtime.local import LocalRuntime
 from vctl.spec.provider_spec import parse_provider
-from vctl.store import locks, nodes, ownership, rows, upkeep
+from vctl.store import locks, nodes, ownership, rows, upkeep, write
 from vctl.store.files import Gone, identity
 from vctl.store.locks import BACKGROUND, FOREGROUND, SchedulerLock, StartLock
 from vctl.store.store import Fenced, Store
@@ -80,6 +80,7 @@ def run_in_background(home: Path, config: Config, start: StartLock) -> int:
 def _rule(store: Store, config: Config, lock: SchedulerLock, signals: Signals, *, kind: str) -> int:
     """Schedule until the scheduler ends, and release the lock; returns the exit code."""
     ray_nodes.check(store, on_ray=bool(config.get("ray")))
+    write.load_all()
     scheduler = _scheduler_of(store, config, kind=kind)
     nodes = ray_nodes.of(scheduler.runtime, store.home, config)
     idle_s = float(config.get("idle_exit")) if kind == BACKGROUND else None

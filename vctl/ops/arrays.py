@@ -5,14 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from vctl import engine
+from vctl import engine, ops
 from vctl.core import jobs as jb
-from vctl.core.indices import Indices
 from vctl.core.jobs import PendingJob
 from vctl.core.spans import spans_of
-from vctl.engine import array_limits
 from vctl.errors import Conflict, param
-from vctl.ops import forms, matching
+from vctl.ops import forms
 from vctl.spec.ids import LAST
 from vctl.store import arrays as table
 from vctl.store import folded, job_views, jobs
@@ -43,6 +41,8 @@ def submitted(
     launch: Launch,
 ) -> ArraySubmitted:
     """The change that queues all members. ``template`` is the first member, under the id of the array."""
+    from vctl.engine.array_limits import WINDOW
+
     indices, array_id = array_range.indices, template.submission_id
     if in_use := [name for name in table.taken(store, array_id) if index_of(name) in indices]:
         name = min(in_use)
@@ -50,7 +50,7 @@ def submitted(
             f"job {name} exists already", fix=f"choose another {param('submission_id')}, or leave it out"
         )
     shown = str(indices) if array_range.at_once is None else f"{indices}%{array_range.at_once}"
-    made = len(indices) if len(indices) <= array_limits.WINDOW + 1 else array_limits.WINDOW
+    made = len(indices) if len(indices) <= WINDOW + 1 else WINDOW
     return engine.changes.ArraySubmitted(
         template, details, indices.parts, shown, array_range.at_once, made, after, launch
     )
@@ -84,7 +84,7 @@ def named(store: Store, ref: str | int) -> Row | None:
     exact = table.get(store, ref)
     if exact is not None or jobs.number_of(store, ref) is not None:
         return exact
-    if (match := matching.the_one(store, ref)) is not None:
+    if (match := ops.matching.the_one(store, ref)) is not None:
         return table.get(store, match) if isinstance(match, str) else None
     like = table.like(store, ref)
     if len(like) == 1 and not table.strangers_like(store, ref, like[0]["array_id"]):
@@ -131,6 +131,8 @@ def form(store: Store, array: Row, *, submitted: bool = False) -> ArrayForm:
 
 
 def _failures(store: Store, array: Row) -> list[ArrayFailures]:
+    from vctl.core.indices import Indices  # a list without such an array needs no indices
+
     return [
         {
             "status": row["status"], "state_reason": row["state_reason"], "exit_code": row["exit_code"],

@@ -6,17 +6,21 @@ rest is only counted; jobs behind it have no forecast. Nothing is stored: a fore
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Collection, Mapping
-from itertools import islice
+from itertools import islice, repeat
+from operator import neg
 from typing import TYPE_CHECKING
 
 from vctl.core import jobs as jb
 from vctl.core.jobs import PendingJob
+from vctl.core.listed import Values, joined, runs
 from vctl.core.values import replace
-from vctl.ops import forms, positions, situations
+from vctl.engine.settings import LeaseTerms
+from vctl.ops import background, forms, positions, situations
 from vctl.scheduler.explain.trial import Situation
 from vctl.simulate import forecast
-from vctl.simulate.forecast import TOO_MANY, Backlog, Expected
+from vctl.simulate.forecast import UNREAD, Backlog, Expected
 from vctl.store import dependencies, job_views, preemptions, queues
 from vctl.store.store import Store
 
@@ -37,13 +41,25 @@ def form(expected: Expected | None) -> ExpectedForm:
 
 
 def of(store: Store, wanted: Collection[int], cluster_ids: Collection[str]) -> dict[int, Expected]:
-    """The expected starts of waiting jobs of some clusters; inside a snapshot."""
-    if not wanted:
-        return {}
-    backlog = load(store, cluster_ids)
-    if backlog is None:
-        return dict.fromkeys(wanted, Expected(None, TOO_MANY))
-    return forecast.forecast(backlog, wanted)
+    """The expected starts of waiting jobs of some clusters, without those that are ``UNREAD``; inside a snapshot."""
+    backlog = load(store, cluster_ids) if wanted else None
+    return {} if backlog is None else forecast.forecast(backlog, wanted)
+
+
+def of_listed(store: Store, columns: Mapping[str, Values]) -> tuple[Values, Values]:
+    """The columns of the two fields for jobs that are listed, newest first; inside a snapshot."""
+    numbers, wanted, cluster_ids = columns["job_id"], set[int](), set[str]()
+    starts: list[str | None] = [None] * len(numbers)
+    bases: list[str | None] = [None] * len(numbers)
+    for (status, cluster_id), at in runs(columns["status"], columns["parent_cluster_id"]):
+        if status == jb.PENDING:
+            bases[at.start : at.stop] = repeat(UNREAD.basis, len(at))
+            wanted.update(numbers[at.start : at.stop])
+            cluster_ids.add(cluster_id)
+    for number, one in of(store, wanted, cluster_ids).items():
+        place = bisect_left(numbers, -number, key=neg)
+        starts[place], bases[place] = forms.timestamp(one.start_ns), one.basis
+    return joined(starts), joined(bases)
 
 
 def load(store: Store, cluster_ids: Collection[str]) -> Backlog | None:
@@ -91,12 +107,19 @@ def _backlog(store: Store, situation: Situation, unread: Mapping[str, int]) -> B
             ends[holder.job_id] = holder.row.stop_requested_at + int(holder.row.grace_now_s * 1e9)
     return Backlog(
         situation, {job.job_id: job for job in queues.begun(store)}, awaits,
-        {name: dependencies.endings(store, name)[2] for name in names}, ends, unread,
+        {name: dependencies.endings(store, name)[2] for name in names}, ends, unread, _terms(store),
     )  # fmt: skip
+
+
+def _terms(store: Store) -> LeaseTerms:
+    """When the running scheduler lets loans go home that nobody uses."""
+    has = background.in_force(store) or {}
+    idle_s = has.get("lease_idle_timeout")
+    return LeaseTerms() if idle_s is None else LeaseTerms(idle_s=float(idle_s))
 
 
 def of_job(store: Store, job_id: int, cluster_id: str, status: str) -> ExpectedForm:
     """The fields of one job; inside a snapshot."""
     if status != jb.PENDING:
         return forms.NONE
-    return form(of(store, [job_id], [cluster_id])[job_id])
+    return form(of(store, [job_id], [cluster_id]).get(job_id, UNREAD))

@@ -19,7 +19,6 @@ from vctl.store.rows import loads
 from vctl.store.store import Row, Store
 
 if TYPE_CHECKING:
-    from vctl.simulate.forecast import Expected
     from vctl.spec.documents import EventForm, ExpectedForm, JobForm
 
 Form = dict[str, Any]
@@ -69,11 +68,10 @@ def jobs(
     columns: Mapping[str, Values],
     positions: Values,
     shown: Values,
-    expected: Mapping[int, Expected] | None = None,
+    expected: tuple[Values, Values] | None = None,
 ) -> Listed[JobForm]:
     """The JSON forms of jobs, from the columns ``JOB``, their positions, what is ``Shown``, and their starts."""
-    numbers = columns["job_id"]
-    starts: Values = Alike(None, len(shown)) if not expected else list(map(expected.get, numbers))
+    starts, bases = expected or (Alike(None, len(shown)),) * 2
     submitted, started, ended = columns["submitted_at"], columns["started_at"], columns["ended_at"]
     now, home, parents = store.clock(), os.fspath(store.home), columns["parent_cluster_id"]
 
@@ -99,8 +97,8 @@ def jobs(
             "parent_cluster_id": parents,
             "priority": columns["priority"],
             "queue_position": positions,
-            "expected_start": lambda: mapped(lambda one: one and timestamp(one.start_ns), starts),
-            "expected_start_basis": lambda: mapped(lambda one: one and one.basis, starts),
+            "expected_start": starts,
+            "expected_start_basis": bases,
             "entrypoint": columns["entrypoint"],
             "attempt": columns["attempt"],
             "user": columns["user"],

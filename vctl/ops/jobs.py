@@ -3,22 +3,20 @@
 from __future__ import annotations
 
 import time
-from bisect import bisect_left
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from functools import partial
 from itertools import accumulate, chain, takewhile
 from typing import TYPE_CHECKING, TypeVar
 
-from vctl import engine
+from vctl import engine, ops
 from vctl.core import jobs as jb
 from vctl.core.listed import Alike, Values, field_of, joined, runs
 from vctl.core.spans import spans_of
 from vctl.core.wording import cluster_text
 from vctl.errors import BadSpec, Conflict, NotFound, VctlError
-from vctl.ops import arrays, forms, late_starts, logs, matching, rights, scope
+from vctl.ops import arrays, forms, late_starts, logs, rights, scope
 from vctl.ops.forms import Shown, parse_filters
 from vctl.spec.ids import LAST
-from vctl.spec.options import parse_array
 from vctl.store import ahead, clusters, feed, folded, job_views, observed, tasks
 from vctl.store import arrays as arrays_table
 from vctl.store import jobs as table
@@ -27,7 +25,6 @@ from vctl.store.store import Row, Store
 
 if TYPE_CHECKING:
     from vctl.ops.reasons import Reasons
-    from vctl.simulate.forecast import Expected
     from vctl.spec.documents import JobForm, Pruned
 
 
@@ -52,7 +49,7 @@ def resolve(store: Store, ref: str | int) -> int:
     """The number of a job from its submission id, number, unique prefix, or ``last``. Raises NotFound."""
     if isinstance(ref, int):
         if table.get(store, ref) is None:
-            raise matching.no_job(store, str(ref))
+            raise ops.matching.no_job(store, str(ref))
         return ref
     if ref == LAST:
         number = table.last_number(store)
@@ -64,7 +61,7 @@ def resolve(store: Store, ref: str | int) -> int:
         return number
     if ref.isascii() and ref.isdigit() and len(ref) < 19 and table.get(store, int(ref)) is not None:
         return int(ref)
-    if isinstance(match := matching.the_one(store, ref) if ref else None, int):
+    if isinstance(match := ops.matching.the_one(store, ref) if ref else None, int):
         return match
     if (array := arrays_table.get(store, ref if match is None else match)) is not None:
         first = "".join(takewhile(str.isdigit, array["range"]))
@@ -77,7 +74,7 @@ def resolve(store: Store, ref: str | int) -> int:
         raise BadSpec(
             f"job {ref} is ambiguous: {shown}{' …' if len(like) > 4 else ''}", fix="write more of the id"
         )
-    raise matching.no_job(store, ref)
+    raise ops.matching.no_job(store, ref)
 
 
 def resolve_named(store: Store, ref: str | int, path: str) -> int:
@@ -115,10 +112,11 @@ def _forecast(forms_: Sequence[JobForm], store: Store) -> list[JobForm]:
     if not numbers:
         return list(forms_)
     from vctl.ops import expected  # where nothing waits, nothing is played forward
+    from vctl.simulate.forecast import UNREAD
 
     waiting = [form["parent_cluster_id"] for form in forms_ if form["job_id"] in numbers]
     found = expected.of(store, set(numbers.values()), set(waiting))
-    starts = {job_id: found[number] for job_id, number in numbers.items()}
+    starts = {job_id: found.get(number, UNREAD) for job_id, number in numbers.items()}
     return [{**form, **expected.form(starts.get(form["job_id"]))} for form in forms_]
 
 
@@ -186,10 +184,8 @@ def list_jobs(
         read = partial(_listed, store, within=within_, derived=derived, own=own, only=only, forecast=forecast)
         listed: Sequence[JobForm]
         if by_turn:
-            from vctl.ops import turns
-
-            queued = partial(turns.queued, store, within_, own, partial(_forms, store, forecast=forecast))
-            listed, total = turns.in_turn(read, None if derived or named else queued, states, limit)
+            queued = partial(ops.turns.queued, store, within_, own, partial(_forms, store, forecast=forecast))
+            listed, total = ops.turns.in_turn(read, None if derived or named else queued, states, limit)
         else:
             listed, total = read(states, limit=limit)
         if not members:
@@ -204,7 +200,7 @@ def list_jobs(
             if entries:
                 if forecast:
                     entries = _forecast(entries, store)  # type: ignore[assignment]
-                sort = turns.merged if by_turn else _merged
+                sort = ops.turns.merged if by_turn else _merged
                 listed = sort([*listed, *entries], limit)
     return listed, total
 
@@ -288,7 +284,10 @@ def _with_shared(
     total = job_views.count(store, states, where, values, sum(map(len, shared.values())))
     chosen = numbers + [one for its in shared.values() for one in (its if limit is None else its[-limit:])]
     least = min(sorted(chosen, reverse=True)[:limit], default=0)
-    shared = {row: its[bisect_left(its, least) :] for row, its in shared.items() if its[-1] >= least}
+    if shared:
+        from bisect import bisect_left
+
+        shared = {row: its[bisect_left(its, least) :] for row, its in shared.items() if its[-1] >= least}
     row_numbers = sorted([*(one for one in numbers if one >= least), *shared], reverse=True)
     return _forms(store, *job_views.with_numbers(row_numbers), shared, forecast=forecast), total
 
@@ -311,20 +310,12 @@ def _forms(
         return forms.jobs(store, columns, Alike(None, len(shown)), shown)
     from vctl.ops.positions import positions
 
-    starts = _starts(store, columns) if forecast else None
+    starts = None
+    if forecast:
+        from vctl.ops import expected  # which loads the scheduler
+
+        starts = expected.of_listed(store, columns)
     return forms.jobs(store, columns, positions(store, columns), _reasons(store, columns), starts)
-
-
-def _starts(store: Store, columns: Mapping[str, Values]) -> Mapping[int, Expected]:
-    """The expected starts of the listed jobs that wait."""
-    from vctl.ops import expected
-
-    numbers, clusters_ = set[int](), set[str]()
-    for (status, cluster_id), at in runs(columns["status"], columns["parent_cluster_id"]):
-        if status == jb.PENDING:
-            numbers.update(columns["job_id"][at.start : at.stop])
-            clusters_.add(cluster_id)
-    return expected.of(store, numbers, clusters_)
 
 
 def _reasons(store: Store, columns: Mapping[str, Values]) -> Values:
@@ -382,6 +373,7 @@ def log(store: Store, ref: str) -> logs.Log:
     """The output of a job, or of the members of an array."""
     if (array := arrays.named(store, ref)) is not None:
         from vctl.ops.array_logs import ArrayLog
+        from vctl.spec.options import parse_array
 
         return ArrayLog(store.home, array["array_id"], parse_array(array["range"]).indices)
     row = table.get(store, resolve(store, ref))
@@ -461,9 +453,9 @@ def _each(store: Store, refs: Sequence[str | int]) -> Iterator[str | int]:
     for ref in refs:
         found = None
         if isinstance(ref, str) and not table.taken(store, [ref]):
-            found = matching.matches(store, ref)
+            found = ops.matching.matches(store, ref)
         if found == []:
-            raise matching.nothing(str(ref))
+            raise ops.matching.nothing(str(ref))
         yield from [ref] if found is None else found
 
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Sequence
 
-from vctl.core.indices import Indices
 from vctl.errors import BadSpec, NotFound
 from vctl.store import arrays, folded, jobs
 from vctl.store.store import Store
@@ -47,7 +46,7 @@ def _members(store: Store, ref: str) -> list[Match] | None:
     if (found := re.match(_MEMBERS, ref)) is None or (array := arrays.get(store, found[1])) is None:
         return None
     try:
-        indices: Indices = parse_indices(found[3], found[3], "")
+        indices = parse_indices(found[3], found[3], "")
     except BadSpec:
         return None
     return [job_id for job_id, index in arrays.numbered(store, array) if index in indices]

@@ -11,7 +11,6 @@ scheduler: by key; in the order ``fair`` by the shares of the users as they are 
 
 from __future__ import annotations
 
-from bisect import bisect_left
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from itertools import islice
@@ -82,6 +81,8 @@ def positions(store: Store, columns: Mapping[str, Values]) -> Values:
         }
     listed = sorted(numbers) if special else []
     for cluster_id, policy in special.items():
+        from bisect import bisect_left
+
         for (first, count, row), place in _places(in_order(store, cluster_id, policy)):
             its = listed[bisect_left(listed, first) : bisect_left(listed, first + count)]
             known |= {number: place + (number - first) * row["is_ready"] for number in its}

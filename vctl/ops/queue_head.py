@@ -12,6 +12,7 @@ from vctl.ops import expected
 from vctl.ops.positions import head as head_of
 from vctl.ops.positions import position
 from vctl.ops.reasons import Reasons
+from vctl.simulate.forecast import UNREAD
 from vctl.store import job_views
 from vctl.store.store import Row, Store
 
@@ -49,7 +50,7 @@ def _lines(store: Store, found: Sequence[tuple[Row, int, int | None]], reasons: 
         store, [row["job_id"] for row, *_ in found], {row["parent_cluster_id"] for row, *_ in found}
     )
     return [
-        _waiting(row, members, place, reasons, expected.form(starts[row["job_id"]]))
+        _waiting(row, members, place, reasons, expected.form(starts.get(row["job_id"], UNREAD)))
         for row, members, place in found
     ]
 

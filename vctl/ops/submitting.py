@@ -22,7 +22,6 @@ from vctl.ops.jobs import just_submitted, resolve_named
 from vctl.spec.fields import refuse
 from vctl.spec.ids import check_submission_id, full_cluster_id
 from vctl.spec.job_request import DEFAULT_ENTRY, JobRay, JobRequest, entry_amounts
-from vctl.spec.notify import NOBODY
 from vctl.spec.options import WarningSignal, parse_array
 from vctl.store import ahead, clusters, observed, rows, settings
 from vctl.store import jobs as table
@@ -33,6 +32,8 @@ if TYPE_CHECKING:
     from vctl.spec.options import ArrayRange, Dependency
 
 DEFAULT_GRACE_S = 3.0
+_UNQUOTED = str.maketrans("", "", "_@%+=:,./-")
+"""Takes the marks away that a shell reads as they are."""
 _OF_THE_JOB = ("VCTL_JOB_ID", "VCTL_SUBMISSION_ID", "VCTL_ATTEMPT", "VCTL_CLUSTER_ID", "VCTL_CLUSTER_PATH",
                "VCTL_VNODE_ID", "VCTL_NODE_ID", "VCTL_RESOURCES", "VIRTUAL_CLUSTER_ID", "VCTL_RUN_ID",
                "VCTL_TASK_ID", "RAY_JOB_CONFIG_JSON_ENV_VAR")  # fmt: skip
@@ -272,8 +273,11 @@ def _options(request: JobRequest, spec: ClusterSpec) -> dict[str, object]:
         "sees_all": request.entry is None and (spec.has_gang or bool(request.ray.own)),
         **request.ray.options(),
     }
-    if request.notify not in (None, NOBODY):
-        options["notify"] = request.notify
+    if request.notify is not None:
+        from vctl.spec.notify import NOBODY
+
+        if request.notify != NOBODY:
+            options["notify"] = request.notify
     if request.label:
         options["relay"] = ["label", ""]
     elif request.attach is not None:
@@ -362,9 +366,13 @@ def _rules(store: Store, request: JobRequest) -> dict[str, object]:
 
 
 def _shown(argv: Sequence[str]) -> str:
-    from shlex import join
-
     from vctl.spec.text import shown
+
+    if all(
+        word.isascii() and word.translate(_UNQUOTED).isalnum() for word in argv
+    ):  # most are; shlex costs time
+        return shown(" ".join(argv))
+    from shlex import join
 
     return shown(join(argv))
 

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from heapq import merge
 from itertools import islice
 from typing import TYPE_CHECKING
 
 from vctl.core import jobs as jb
+from vctl.core.listed import field_of, ordered, together
 from vctl.ops import positions
 from vctl.store import folded, job_views, queues, settings
 from vctl.store.filters import Condition, Filter
@@ -26,27 +26,32 @@ Read = Callable[..., tuple[Sequence["JobForm"], int]]
 
 def in_turn(
     read: Read, first: Read | None, states: Collection[str], limit: int | None
-) -> tuple[list[JobForm], int]:
+) -> tuple[Sequence[JobForm], int]:
     """Jobs in that order, and how many there are. ``first`` reads the first waiting jobs; None: all are read."""
-    shown: list[JobForm] = []
+    parts: list[Sequence[JobForm]] = []
     total = 0
     for group in ({jb.RUNNING}, {jb.PENDING}, jb.FINAL):
         if not (chosen := group.intersection(states)):
             continue
-        rest = None if limit is None else limit - len(shown)
+        rest = None if limit is None else limit - sum(map(len, parts))
         if jb.PENDING not in chosen:
             least = None if rest is None else max(rest, 1)  # one, too, is enough to count them
             listed, count = read(chosen, limit=least)
         elif first is None:
             listed, count = read(chosen, limit=None)
-            listed = sorted(
-                listed, key=lambda form: (form["queue_position"] or 0, -form["priority"], form["job_id"])
-            )
+            listed = ordered(listed, _by_position(listed))
         else:
             listed, count = first(rest)
-        shown += listed[:rest]
+        parts.append(listed if rest is None or rest >= len(listed) else listed[:rest])
         total += count
-    return shown, total
+    return together(parts), total
+
+
+def _by_position(listed: Sequence[JobForm]) -> list[int]:
+    """The places of waiting jobs in a list, ordered by position, priority and number."""
+    fields = (field_of(listed, name) for name in ("queue_position", "priority", "job_id"))
+    keys = [(position or 0, -priority, number) for position, priority, number in zip(*fields, strict=True)]
+    return sorted(range(len(keys)), key=keys.__getitem__)
 
 
 def queued(
@@ -55,7 +60,7 @@ def queued(
     own: list[Filter],
     forms: Callable[..., Sequence[JobForm]],
     limit: int | None,
-) -> tuple[list[JobForm], int]:
+) -> tuple[Sequence[JobForm], int]:
     """The first waiting jobs that match, in the order of their queues, and how many match.
 
     The filters ``own`` are about what differs among members of an array that share a row. ``forms`` reads rows by a
@@ -84,8 +89,9 @@ def queued(
     if not chosen:
         return [], total
     present = sorted({row for _, row in chosen}, reverse=True)
-    by_number = {form["job_id"]: form for form in forms(*job_views.with_numbers(present), members)}
-    return [by_number[one] for one, _ in chosen], total
+    listed = forms(*job_views.with_numbers(present), members)
+    places = {number: at for at, number in enumerate(field_of(listed, "job_id"))}
+    return ordered(listed, [places[one] for one, _ in chosen]), total
 
 
 def _waiting(
@@ -96,6 +102,10 @@ def _waiting(
     ``where``: a condition on rows; ``shared``: rows that stand for several members of an array -> those that match.
     """
     lines = [_line(store, cluster_id, where, values, shared, limit) for cluster_id in queues.with_jobs(store)]
+    if not lines:
+        return []
+    from heapq import merge
+
     merged = merge(*lines, key=lambda part: (-part[0], part[1]))
     return list(islice(((number, row) for _, row, numbers in merged for number in numbers), limit))
 
@@ -126,6 +136,8 @@ def _line(
 
 def merged(listed: Iterable[JobForm], limit: int | None) -> Sequence[JobForm]:
     """Jobs in that order, and behind them arrays, as one list of that order: jobs keep their own order in a state."""
+    from heapq import merge
+
     forms = list(listed)
     jobs = [form for form in forms if "array" not in form]
     arrays = sorted((form for form in forms if "array" in form), key=turn)

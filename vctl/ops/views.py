@@ -13,7 +13,6 @@ from vctl.core.clusters import PRIMARY
 from vctl.core.nodes import LOST
 from vctl.errors import NotFound, param
 from vctl.ops import forms, scope
-from vctl.ops.capacity import ClusterSlot, slots_of, totals_of
 from vctl.ops.cluster_views import existing, get_cluster, resolve
 from vctl.ops.forms import fields_of, parse_filters
 from vctl.store import clusters, feed, job_views, locks
@@ -22,6 +21,7 @@ from vctl.store.rows import loads
 from vctl.store.store import HEARTBEAT_EVERY_S, Store
 
 if TYPE_CHECKING:
+    from vctl.ops.capacity import ClusterSlot
     from vctl.spec.documents import (
         CurrentCluster,
         CurrentNode,
@@ -38,20 +38,20 @@ FRESH_NS = int(3 * HEARTBEAT_EVERY_S * 1e9)
 def cluster_resources(store: Store, cluster_id: str | None = None) -> dict[str, float]:
     """The total resources of a cluster."""
     with store.snapshot():
-        return forms.amounts(totals_of(store, existing(store, cluster_id))[0])
+        return forms.amounts(ops.capacity.totals_of(store, existing(store, cluster_id))[0])
 
 
 def available_resources(store: Store, cluster_id: str | None = None) -> dict[str, float]:
     """The free resources of a cluster."""
     with store.snapshot():
-        return forms.amounts(totals_of(store, existing(store, cluster_id))[1])
+        return forms.amounts(ops.capacity.totals_of(store, existing(store, cluster_id))[1])
 
 
 def nodes(store: Store, cluster_id: str | None = None) -> list[NodeOfCluster]:
     """The virtual nodes of a cluster; of the primary the physical nodes that no logical cluster owns."""
     with store.snapshot():
         full_id = existing(store, cluster_id)
-        return [_node(slot, full_id) for _, slot in sorted(slots_of(store, full_id).items())]
+        return [_node(slot, full_id) for _, slot in sorted(ops.capacity.slots_of(store, full_id).items())]
 
 
 def _node(slot: ClusterSlot, cluster_id: str) -> NodeOfCluster:
@@ -100,7 +100,7 @@ def current_node(store: Store, vnode_id: str) -> CurrentNode:
     with store.snapshot():
         row = clusters.get_vnode(store, vnode_id)
         cluster_id = PRIMARY if row is None else row["cluster_id"]
-        slot = slots_of(store, cluster_id).get(vnode_id)
+        slot = ops.capacity.slots_of(store, cluster_id).get(vnode_id)
     if slot is None:
         raise NotFound(f"there is no virtual node {vnode_id}", fix="see `vctl nodes`")
     form = _node(slot, cluster_id)

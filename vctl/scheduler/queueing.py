@@ -230,6 +230,23 @@ class Queue:
         if not waits:
             self._forget_reason(sub_queue)
 
+    def give_way(self, job: PendingJob) -> None:
+        """Keep nothing for jobs behind one that had left its queue and waits again: it was reserved without that one.
+
+        They get their reservations again, after it.
+        """
+        is_own = job.parent_id == self.parent_id
+        for kept in (self.kept, self.shared):
+            for job_id in list(kept):
+                other = self.jobs[job_id]
+                if (
+                    order_key(job, self.policy) < order_key(other, self.policy)
+                    if is_own
+                    else (-job.priority, job.job_id) < (-other.priority, job_id)
+                ):
+                    del kept[job_id]
+                    self.memo = None
+
     def note_start(self, job: PendingJob, others: Iterable[PendingJob]) -> None:
         """Note that a job has started that had left the queue before; ``others`` have left it and wait."""
         if job.shape in self.shapes and self.policy.max_running_per_user is None:

@@ -11,8 +11,10 @@ What it takes for granted. Jobs run until their time limits, and then count as s
 A job that is being ended has gone at the last moment that it is given. A preempted one goes at once. Nothing is
 submitted, changed, or breaks. So where time limits are longer than the jobs run, the forecast is the latest start.
 
-What it leaves out: tasks of running jobs that wait, machines that a provider could make, loans that come back because
-nobody uses them.
+Loans that nobody uses go home as they do in a daemon (``Backlog.terms``), counted from now.
+
+What it leaves out: tasks of running jobs that wait, machines that a provider could make, loans that are called home.
+The sentences say so where there are such tasks or such a provider.
 
 The cost. Steps are counted as in a round, and moments and starts beside them. Whatever is not known when the budget is
 used up stays unknown, and says so; so does what waits behind jobs that were not read (``Backlog.unread``).
@@ -21,6 +23,7 @@ used up stays unknown, and says so; so does what waits behind jobs that were not
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from functools import cached_property
 from heapq import heappush
 
 from vctl.core import jobs as jb
@@ -31,6 +34,10 @@ from vctl.core.nodes import ALIVE, Node
 from vctl.core.queue_policy import STRICT
 from vctl.core.values import field, replace, value
 from vctl.core.wording import cluster_text, listed, timestamp
+from vctl.engine.rules.leases import expired
+from vctl.engine.settings import LeaseTerms, TurnMemo
+from vctl.engine.state import SchedulerState
+from vctl.engine.stimuli import Now
 from vctl.scheduler.explain.trial import RunningHolder, Situation, believe, running_of, settle, stop
 from vctl.scheduler.fairness import Usage
 from vctl.scheduler.gang_growth import place_or_grow
@@ -52,6 +59,7 @@ OF_A_MOMENT, OF_A_START = 10, 10
 NAMED = 2
 """The most jobs or nodes that a sentence names."""
 PASSES = "if no job ahead of it fits by then"
+BESIDE = "if no job of another queue fits by then"
 NOW = "nothing blocks it: the scheduler starts it in its next round"
 TOO_MANY = "unknown: too many jobs before it"
 
@@ -62,6 +70,10 @@ class Expected:
 
     start_ns: int | None
     basis: str
+
+
+UNREAD = Expected(None, TOO_MANY)
+"""What is known about a job that was not read."""
 
 
 @value(frozen=True, slots=True)
@@ -79,19 +91,18 @@ class Backlog:
     """When jobs that are being ended have gone at the latest."""
     unread: Mapping[str, int] = field(default_factory=dict)
     """Cluster -> the number of its waiting jobs, behind all others, that were not read."""
+    terms: LeaseTerms | None = None
+    """When loans that nobody uses go home; None: they stay where they are."""
 
 
 def forecast(backlog: Backlog, wanted: Collection[int], *, steps: int = STEPS) -> dict[int, Expected]:
-    """The expected starts of some waiting jobs. Changes the ledger of the situation."""
-    waiting = {job.job_id for job in backlog.situation.pending}
-    known = [job_id for job_id in wanted if job_id in waiting]
-    found = dict.fromkeys(wanted, Expected(None, TOO_MANY))
-    if known:
-        future = _Future(backlog, known, steps)
-        future.come()
-        for job_id in known:
-            found[job_id] = future.expected(job_id)
-    return found
+    """The expected starts of the wanted jobs among those that were read. Changes the ledger of the situation."""
+    known = [job.job_id for job in backlog.situation.pending if job.job_id in wanted]
+    if not known:
+        return {}
+    future = _Future(backlog, known, steps)
+    future.come()
+    return {job_id: future.expected(job_id) for job_id in known}
 
 
 @value(frozen=True, slots=True)
@@ -123,10 +134,17 @@ class _Future(Player):
         self.waiting = {job.job_id: job for job in situation.pending}
         self.budget = Budget(steps)
         self._ended: list[_Ended] = []
+        self._loans = SchedulerState(self.ledger, {}, 0)
+        """The loans, for the rules of the engine by which they go home."""
+        self._memo = TurnMemo()
         self._left = dict(backlog.left)
         self._open = {job_id: list(conditions) for job_id, conditions in backlog.awaits.items()}
         self._places: dict[str, int] = {}
         """Array with a running limit -> its free places."""
+        self._missing: dict[tuple[str, str], str] = {}
+        """(Cluster, shape) -> what keeps its jobs from having a place at the end, for which ``come`` has ended."""
+        self._orders: dict[str, list[PendingJob]] = {}
+        """Cluster -> the jobs that are left in its queue at the end."""
         for holder in situation.running:
             self._carry_on(holder)
         for job in situation.pending:
@@ -172,8 +190,11 @@ class _Future(Player):
     def come(self) -> None:
         """Play until every wanted job has started, nothing happens any more, or the budget is used up."""
         try:
+            self._give_back()
             while True:
                 self.round()
+                while self._give_back():  # what is idle now, after the starts
+                    self.round()
                 if not self.wanted.difference(self.found):
                     return
                 self._look_behind()
@@ -185,6 +206,27 @@ class _Future(Player):
                 self._go_to(moment)
         except _Spent:
             self.is_spent = True
+
+    def _go_to(self, moment: int) -> None:
+        super()._go_to(moment)
+        self._give_back()
+
+    def _next(self, ordered: Sequence[Arrival], coming: int) -> int | None:
+        due = [at for at in self._memo.due if at > self.now_ns]
+        return min([*due, *filter(None, [super()._next(ordered, coming)])], default=None)
+
+    def _give_back(self) -> bool:
+        """Let loans go home that nobody has used for long enough; True: some did."""
+        terms, state, gone = self.backlog.terms, self._loans, False
+        if terms is None or not self.ledger.leases:
+            return False
+        self._spend(len(self.ledger.leases))
+        state.lease_terms, self._memo.due = terms, []
+        state.nominations = {n: one for queue in self.queues.values() for n, one in queue.nominations.items()}
+        for change in expired(state, self._memo, Now(self.now_ns, self.now_ns)):
+            change.apply(state)
+            gone = True
+        return gone
 
     def _spend(self, steps: int) -> None:
         self.budget.spend(steps)
@@ -304,8 +346,15 @@ class _Future(Player):
         """The end of a sentence: what else has to come true."""
         names = [name for condition, name in self.backlog.awaits.get(job.job_id, ()) if condition == "ok"]
         succeeds = "succeeds" if len(names) == 1 else "succeed"
-        passes = f", {PASSES}" if self._passes(job) else ""
-        return passes + (f", if {listed(names, NAMED)} {succeeds}" if names else "") + self._behind(job)
+        passes = f", {PASSES}" if self._passes(job) else f", {BESIDE}" if self._rivals(job) else ""
+        awaits = f", if {listed(names, NAMED)} {succeeds}" if names else ""
+        return passes + awaits + self._behind(job) + self._left_out()
+
+    def _left_out(self) -> str:
+        """The end of a sentence: what is not played forward, and may come before."""
+        tasks = ", if no waiting task goes first" if self.backlog.situation.tasks else ""
+        is_made = self.ledger.templates and self.now_ns > self.began_ns
+        return tasks + (", or before that on a machine that is made for it" if is_made else "")
 
     def _passes(self, job: PendingJob) -> bool:
         """Whether jobs ahead of a job wait on while it starts: an earlier end may let one of them start instead."""
@@ -318,6 +367,13 @@ class _Future(Player):
             for one in queue.jobs.values()
             if one.may_start(self.now_ns) and one.job_id != job.job_id
         )
+
+    def _rivals(self, job: PendingJob) -> bool:
+        """Whether jobs of other queues wait on while a job starts: an earlier end may let one of them start instead."""
+        if self.now_ns <= self.began_ns:
+            return False
+        others = (queue for name, queue in self.queues.items() if name != job.parent_id)
+        return any(one.may_start(self.now_ns) for queue in others for one in queue.jobs.values())
 
     def _behind(self, job: PendingJob) -> str:
         """The end of a sentence: jobs behind it, which were not read, might take its place."""
@@ -374,14 +430,18 @@ class _Future(Player):
 
     def _why_refused(self, job: PendingJob, seen: set[int]) -> str:
         """What keeps a job of a queue from starting at the end of all that is known."""
-        ledger = self.ledger
-        if _place_of(ledger, job) is not None:
-            return self._why_passed(job, seen)
-        empty, node_ids = ledger.copy(), dict[int, set[str]]()
-        for holder in self._holders.values():
-            node_ids[holder.job_id] = set(self._nodes_of(holder))
-            stop(empty, holder)
-        settle(empty)
+        kind = (job.parent_id, job.shape)
+        if kind not in self._missing:
+            self._missing[kind] = self._why_without_place(job)
+        return self._missing[kind] or self._why_passed(job, seen)
+
+    def _why_without_place(self, job: PendingJob) -> str:
+        """What keeps a job and its like from having a place at the end of all that is known; empty: they have one."""
+        if _place_of(self.ledger, job) is not None:
+            return ""
+        if self.ledger.templates:
+            return "a machine may be made for it"
+        empty, node_ids = self._emptied
         place = _place_of(empty, job)
         if place is not None:
             there = [
@@ -391,12 +451,23 @@ class _Future(Player):
             ]
             return _endless(there or [one.submission_id for one in self._holders.values()])
         shut = [node for _, node in sorted(empty.nodes.items()) if not node.schedulable]
+        opened = empty.copy()
         for node in shut:
-            empty.put_node(replace(node, state=ALIVE))
-        settle(empty)
-        if shut and _place_of(empty, job) is not None:
+            opened.put_node(replace(node, state=ALIVE))
+        settle(opened)
+        if shut and _place_of(opened, job) is not None:
             return f"it needs nodes that are {_states(shut)} ({listed([one.node_id for one in shut], NAMED)})"
         return f"it needs more than {cluster_text(job.parent_id)} has"
+
+    @cached_property
+    def _emptied(self) -> tuple[Ledger, dict[int, set[str]]]:
+        """The ledger of the end without what still runs then, and the nodes of each of these jobs."""
+        empty, node_ids = self.ledger.copy(), dict[int, set[str]]()
+        for holder in self._holders.values():
+            node_ids[holder.job_id] = set(self._nodes_of(holder))
+            stop(empty, holder)
+        settle(empty)
+        return empty, node_ids
 
     def _why_passed(self, job: PendingJob, seen: set[int]) -> str:
         """Why a job waits that has a place: for a job ahead of it, or for a limit of running jobs."""
@@ -410,11 +481,17 @@ class _Future(Player):
             ]
             return _endless(runs) or message
         if queue is not None:
-            order = sorted(queue.jobs.values(), key=lambda one: order_key(one, queue.policy))
-            first = next((one for one in order if one.job_id not in seen), None)
-            if first is not None and order.index(first) < order.index(queue.jobs[job.job_id]):
+            first = next((one for one in self._order(queue) if one.job_id not in seen), None)
+            if first is not None and order_key(first, queue.policy) < order_key(job, queue.policy):
                 return f"{first.submission_id} is ahead of it: {self._why_unknown(first, seen)}"
         return message or "the rules of its queue do not let it start"
+
+    def _order(self, queue: Queue) -> list[PendingJob]:
+        """The jobs that are left in a queue at the end, in its order."""
+        if queue.parent_id not in self._orders:
+            order = sorted(queue.jobs.values(), key=lambda one: order_key(one, queue.policy))
+            self._orders[queue.parent_id] = order
+        return self._orders[queue.parent_id]
 
 
 def _endless(names: Sequence[str]) -> str:

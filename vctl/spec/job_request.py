@@ -16,7 +16,6 @@ from vctl.errors import param
 from vctl.spec.fields import child, did_you_mean, refuse, show
 from vctl.spec.ids import check_submission_id, resolve_cluster_id
 from vctl.spec.launch import MAX_RETRIES, check_command, check_environment, check_name
-from vctl.spec.notify import check_notify
 from vctl.spec.options import (
     ArrayRange,
     Dependency,
@@ -412,7 +411,7 @@ class JobRequest:
             )
         check_name(self.name)
         if self.notify is not None:
-            check_notify(self.notify, param("notify"))
+            spec.notify.check_notify(self.notify, param("notify"))
         for cause in self.retry_on:
             if cause not in CAUSES:
                 raise refuse(param("retry_on"), f"unknown cause {show(cause)}", did_you_mean(cause, CAUSES))

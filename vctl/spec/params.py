@@ -8,7 +8,7 @@ and the command line that makes the same request follow from that.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from functools import cached_property
+from functools import cache, cached_property
 from types import CodeType, UnionType
 from typing import Annotated, Any, Generic, Protocol, TypeVar, get_args, get_origin, runtime_checkable
 
@@ -338,7 +338,8 @@ def values_of(fields: Mapping[str, Param], document: object, what: str, example:
     return values
 
 
-def params_of(run: Callable[..., Any]) -> dict[str, Param | Together]:
+@cache
+def params_of(run: Callable[..., Any]) -> Mapping[str, Param | Together]:
     """The parameters of a function after its first; read without ``inspect``, whose import is slow."""
     run = getattr(run, PARAMETERS, run)
     code: CodeType = run.__code__

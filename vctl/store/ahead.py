@@ -9,11 +9,11 @@ from __future__ import annotations
 
 import os
 import time
+from _sqlite3 import Row
 from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager, suppress
 from functools import cache
 from pathlib import Path
-from sqlite3 import Row
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from vctl import engine

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from _sqlite3 import Row
 from collections.abc import Sequence
-from sqlite3 import Row
 from typing import TYPE_CHECKING
 
 from vctl.core.clusters import PRIMARY

@@ -6,7 +6,7 @@ by which rules it ends. A row of these three tables never changes. It goes with 
 
 from __future__ import annotations
 
-from sqlite3 import Row
+from _sqlite3 import Row
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:

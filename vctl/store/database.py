@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+import _sqlite3 as sqlite3
 import errno
 import json
 import os
-import sqlite3
 import stat
 from collections.abc import Iterator
 from contextlib import closing, contextmanager, suppress

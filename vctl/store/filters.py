@@ -7,7 +7,6 @@ the form, so that a list reads only what it shows. A comparison that SQL does no
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from datetime import datetime
 
 from vctl.core.values import value
 from vctl.core.wording import timestamp
@@ -61,6 +60,8 @@ def _at_least(text: str, target: str) -> bool:
 
 def moment(text: str) -> int | None:
     """A timestamp as nanoseconds since the epoch; None for a text that is no timestamp with a time zone."""
+    from datetime import datetime
+
     try:
         at = datetime.fromisoformat(text.upper())
     except ValueError:

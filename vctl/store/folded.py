@@ -5,7 +5,6 @@ Such a row has the number, the id and the index of the first of them. They wait,
 
 from __future__ import annotations
 
-from bisect import bisect_right
 from collections.abc import Collection, Iterable, Iterator
 from fnmatch import fnmatchcase
 
@@ -37,6 +36,10 @@ def row_of(store: Store, number: int) -> int | None:
 def rows_of(store: Store, numbers: Iterable[int]) -> list[int]:
     """The rows of some jobs, newest first; that of a member may stand for others, too."""
     spans = store.rows("SELECT job_id, members FROM jobs INDEXED BY jobs_folded WHERE members > 1 ORDER BY 1")
+    if not spans:
+        return sorted({*numbers}, reverse=True)
+    from bisect import bisect_right
+
     first, rows = [row[0] for row in spans], set[int]()
     for number in numbers:
         at = bisect_right(first, number) - 1

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import json
+from _sqlite3 import Row
 from collections.abc import Iterable, Sequence
 from operator import itemgetter
-from sqlite3 import Row
 
 from vctl.core.compact import dumps
 from vctl.store import folded

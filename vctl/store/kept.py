@@ -5,8 +5,8 @@ An unused store holds no lock that a writer, a checkpoint or a migration waits f
 
 from __future__ import annotations
 
+import _sqlite3 as sqlite3
 import os
-import sqlite3
 import weakref
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from sqlite3 import Row
+from _sqlite3 import Row
 
 from vctl import engine
 from vctl.core.nodes import DEAD, LOCAL, Node

@@ -6,8 +6,8 @@ made: a task, or the entrypoint that put it there (``task_id`` is NULL).
 
 from __future__ import annotations
 
+from _sqlite3 import Row
 from collections.abc import Collection
-from sqlite3 import Row
 
 from vctl.core import tasks as tk
 from vctl.core.tasks import Maker

@@ -7,9 +7,9 @@ whole tree, at a cost that hardly grows with it.
 
 from __future__ import annotations
 
+from _sqlite3 import Row
 from collections.abc import Iterable, Mapping
 from heapq import nsmallest
-from sqlite3 import Row
 
 from vctl.core.clusters import PRIMARY, Cluster, ClusterSpec
 from vctl.core.demand import Demand

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from sqlite3 import DatabaseError, Row
+from _sqlite3 import DatabaseError, Row
 
 from vctl.engine.changes import RowSetAside
 from vctl.engine.lifecycle import Lifecycle

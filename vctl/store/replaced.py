@@ -6,9 +6,9 @@ the files of others. Until it has done so, others do not open what lies there. F
 
 from __future__ import annotations
 
+import _sqlite3 as sqlite3
 import fcntl
 import os
-import sqlite3
 import struct
 import time
 from collections.abc import Iterator

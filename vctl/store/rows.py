@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+from _sqlite3 import Row
 from collections.abc import Iterable, Mapping
 from functools import lru_cache
 from operator import itemgetter
-from sqlite3 import Row
 from typing import Any
 
 from vctl.core import compact

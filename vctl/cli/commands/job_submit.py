@@ -232,6 +232,40 @@ def rerun(
     return cli.waiting.all_followed(call, submitted, progress=progress, stop_on_interrupt=stop_on_interrupt)
 
 
+@command(
+    "job edit",
+    "vctl job edit train-1 --priority 10 --time-limit 2h",
+    "vctl job edit train-1 --num-cpus 8 --env EPOCHS=3 -c team-a",
+    "vctl job edit sweep --max-running 4 --time-limit none",
+    common=CHANGES,
+)
+def edit(
+    call: Call,
+    options: Annotated[Given, Together.of(jobs.edit, but=("ref",))],
+    jobs_: jobs.Jobs,
+    env: cli.submission.Env = None,
+    env_file: cli.submission.EnvFile = None,
+    working_dir: cli.submission.WorkingDir = None,
+    metadata: cli.submission.Metadata = None,
+    metadata_json: cli.submission.MetadataJson = None,
+) -> Answer:
+    """Change what waiting jobs ask for, or the time limit of running ones.
+
+    A waiting job is judged with its new request as at its submit, and nothing changes if it is refused. none takes away
+    what an option gave: a time limit, a begin time, dependencies. Of an array, what waits is changed.
+    """
+    values = dict(options or {})
+    variables, directory = cli.submission.surroundings(env, env_file, working_dir, {})
+    about = cli.submission.metadata(metadata, metadata_json)
+    values |= {
+        name: value for name, value in (("env", variables), ("cwd", directory), ("metadata", about)) if value
+    }
+    call.note(cli.submission.small_amounts(call.written))
+    names = cli.matching.expanded(call, jobs_, (jb.PENDING, jb.RUNNING))
+    edited = [jobs.edit(call.backend, name, **values) for name in names]
+    return output.each("JobList", "submission_id", edited, lambda job: f"job {job['submission_id']} changed")
+
+
 def _attached(
     call: Call, values: dict[str, Any], *, terminal: bool, stdin: bool, no_wait: bool, progress: bool
 ) -> Answer | int:

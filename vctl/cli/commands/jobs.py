@@ -11,7 +11,7 @@ from vctl.cli.declare import COMMANDS, command, shows
 from vctl.cli.output import Answer, Data, listing, single, single_by
 from vctl.core import jobs as jb
 from vctl.operations import jobs
-from vctl.spec.params import Arg, Given, Opt, Together
+from vctl.spec.params import Arg, Opt
 
 WAITING, ACTIVE = (jb.PENDING,), (jb.PENDING, jb.RUNNING)
 """The states of the jobs that a pattern names, where a command can do nothing with others."""
@@ -192,39 +192,6 @@ def release(call: Call, jobs_: jobs.Jobs) -> Answer:
     released = [jobs.release(call.backend, ref) for ref in cli.matching.expanded(call, jobs_, WAITING)]
     call.warn_if_nothing_schedules()
     return each(released, lambda job: f"job {job['submission_id']} is released")
-
-
-@command(
-    "job edit",
-    "vctl job edit train-1 --priority 10 --time-limit 2h",
-    "vctl job edit train-1 --num-cpus 8 --env EPOCHS=3 -c team-a",
-    "vctl job edit sweep --max-running 4 --time-limit none",
-    common=CHANGES,
-)
-def edit(
-    call: Call,
-    options: Annotated[Given, Together.of(jobs.edit, but=("ref",))],
-    jobs_: jobs.Jobs,
-    env: cli.submission.Env = None,
-    env_file: cli.submission.EnvFile = None,
-    working_dir: cli.submission.WorkingDir = None,
-    metadata: cli.submission.Metadata = None,
-    metadata_json: cli.submission.MetadataJson = None,
-) -> Answer:
-    """Change what waiting jobs ask for, or the time limit of running ones.
-
-    A waiting job is judged with its new request as at its submit, and nothing changes if it is refused. none takes away
-    what an option gave: a time limit, a begin time, dependencies. Of an array, what waits is changed.
-    """
-    values = dict(options or {})
-    variables, directory = cli.submission.surroundings(env, env_file, working_dir, {})
-    about = cli.submission.metadata(metadata, metadata_json)
-    values |= {
-        name: value for name, value in (("env", variables), ("cwd", directory), ("metadata", about)) if value
-    }
-    call.note(cli.submission.small_amounts(call.written))
-    edited = [jobs.edit(call.backend, ref, **values) for ref in cli.matching.expanded(call, jobs_, ACTIVE)]
-    return each(edited, lambda job: f"job {job['submission_id']} changed")
 
 
 def _why(data: Data) -> Answer:

@@ -157,3 +157,5 @@ class RunTakenBack(Change):
     def apply(self, state: SchedulerState) -> None:
         if (ahead := state.ahead.drop(self.run_id)) is not None:
             state.put_pending(ahead.start.job)
+            for queue in state.queues.values():
+                queue.give_way(ahead.start.job)

@@ -12,7 +12,7 @@ from vctl.core.jobs import PendingJob, Run, RunningJob
 from vctl.core.leases import CALLED
 from vctl.core.ledger import Ledger
 from vctl.core.nodes import DEAD, RAY
-from vctl.core.queue_policy import FIFO
+from vctl.core.queue_policy import BEST_EFFORT, FIFO
 from vctl.engine.ahead import run_after
 from vctl.engine.changes import (
     Change,
@@ -279,8 +279,11 @@ def _next(state: SchedulerState, queue: Queue, now: int) -> PendingJob | None:
     """The next job of a queue; None if it cannot be assigned ahead.
 
     The last one of a class stays in its queue, unless only one run is live: where another one ends first, there is
-    then somebody for its place.
+    then somebody for its place. Where a job must not be passed by others that fit, none leaves its queue while jobs of
+    other shapes wait there: these would start at once, where it would have started if the run before it lasts.
     """
+    if queue.policy.discipline != BEST_EFFORT and len(queue.shapes) > 1:
+        return None
     if not (heads := _heads(queue)):
         return None
     (_, job_id), alike = min(heads)

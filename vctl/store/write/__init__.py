@@ -4,9 +4,8 @@ Entries are written when the transaction reads the tables, and before the commit
 that changes of one type are written together.
 """
 
-import sqlite3
+import _sqlite3 as sqlite3
 from collections.abc import Iterable, Iterator, Sequence
-from importlib import import_module
 from itertools import groupby
 from typing import Any
 
@@ -14,16 +13,26 @@ from vctl.engine.changes import HOMES, Change, JobEnded, JobStarted, RunEnded
 from vctl.engine.changes.change import PublicEvent
 from vctl.engine.codec import encode
 from vctl.store.entries import Emitted, Entry, Event, code_of, content_of, place_of
-from vctl.store.write import jobs
 from vctl.store.write.table import WRITERS, Writer, insert
 
-for home in HOMES:
-    import_module(f"{__name__}.{home}")
 _IN_TURNS = (JobStarted, RunEnded, JobEnded)
 """Types that alternate where jobs end and others start in their place. Written type by type, in this order,
 they leave the same rows: a job starts before its run and itself end, and no job writes rows of another."""
 _EVENT = "events (seq, at, code, object_id, place, job_id, content)"
 _CHANGE = "changes (seq, at, change)"
+
+
+def load_all() -> None:
+    """Import the writers of all changes: a process that stays must not read the files of a later version."""
+    for home in HOMES:
+        __import__(f"{__name__}.{home}")
+
+
+def writer_of(kind: type[Change]) -> Writer:
+    """The function that writes changes of a type. Its module is imported at first use: a command makes few types."""
+    if kind not in WRITERS:
+        __import__(f"{__name__}.{kind.__module__.rpartition('.')[2]}")
+    return WRITERS[kind]
 
 
 def write(db: sqlite3.Connection, entries: Sequence[Entry], last: int) -> None:
@@ -47,15 +56,17 @@ def _gathered(emitted: Iterable[Change]) -> Iterator[tuple[Writer, Sequence[Any]
     """Groups of changes of one type, with their writers. Changes of ``_IN_TURNS`` are sorted by type."""
     for in_turns, some in groupby(emitted, lambda change: type(change) in _IN_TURNS):
         if in_turns:
+            from vctl.store.write import jobs
+
             whole, among = jobs.whole(list(some))
             if whole:
                 yield jobs.write_whole, whole
             for kind in _IN_TURNS:
                 if equal := [change for change in among if type(change) is kind]:
-                    yield WRITERS[kind], equal
+                    yield writer_of(kind), equal
         else:
             for other, alike in groupby(some, type):
-                yield WRITERS[other], list(alike)
+                yield writer_of(other), list(alike)
 
 
 def _row(seq: int, at: int, event: PublicEvent) -> tuple[object, ...]:

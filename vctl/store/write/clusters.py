@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import sqlite3
+import _sqlite3 as sqlite3
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
@@ -124,8 +124,8 @@ def _published(db: sqlite3.Connection, published: Sequence[ch.NodesPublished]) -
     db.executemany("UPDATE jobs SET node_ids = ? WHERE job_id = ?", columns)
 
 
-@writes(ch.NodeReplaced, ch.ClusterRepaired)
-def _only_published(db: sqlite3.Connection, changes: Sequence[object]) -> None:
+@writes(ch.NodeReplaced)
+def only_published(db: sqlite3.Connection, changes: Sequence[object]) -> None:
     """Write nothing: only the journal has these changes."""
 
 

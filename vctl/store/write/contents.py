@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import zlib
+from _sqlite3 import Connection
 from collections.abc import Iterable, Sequence
-from sqlite3 import Connection
 
 from vctl.core.compact import dumps
 from vctl.core.jobs import PendingJob

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import sqlite3
+import _sqlite3 as sqlite3
 from collections.abc import Sequence
 
 from vctl.engine import changes as ch
@@ -10,6 +10,7 @@ from vctl.store.contents import COLUMNS
 from vctl.store.entries import NEWEST
 from vctl.store.rows import dumps
 from vctl.store.write import contents
+from vctl.store.write.clusters import only_published
 from vctl.store.write.table import writes
 
 KEYS = {
@@ -34,6 +35,8 @@ _COMMANDS = "commands LEFT JOIN environments USING (environment_id) LEFT JOIN re
 
 _NEW_BASE = f"UPDATE head SET base = {NEWEST}"
 """Moves the base of the journal: no change made the row, so the tables do not follow from earlier entries."""
+
+writes(ch.ClusterRepaired)(only_published)
 
 
 @writes(ch.RowSetAside)
