@@ -101,7 +101,7 @@ def test_no_command_is_found_by_its_words() -> None:
     for line, course in {
         "ps": ANSWERS, "ps -a": ANSWERS, "ps -w": OWN_PROCESS, "ps -aw": OWN_PROCESS, "ps -wa": OWN_PROCESS,
         "ps -w1a": None, "ps -aw1": OWN_PROCESS, "ps --watch=1": OWN_PROCESS, "ps -f name=-w": ANSWERS,
-        "ps -f -w": ANSWERS, "top": ANSWERS, "shell": OWN_PROCESS, "run -d true": ANSWERS, "run true -d": WAITS,
+        "ps -f -w": None, "top": ANSWERS, "shell": OWN_PROCESS, "run -d true": ANSWERS, "run true -d": WAITS,
         "run -dn1 -- true -w": ANSWERS, "run true --no-wait": WAITS, "run --dry-run true": ANSWERS,
         "run --stdin true": OWN_PROCESS, "run -d --stdin true": OWN_PROCESS, "run --from x": WAITS,
         "run -d --from x": WAITS, "logs x": ANSWERS, "logs -fn5 x": WAITS, "logs -n5 x": ANSWERS, "stop x": WAITS,
@@ -119,9 +119,9 @@ def _course(words: list[str]) -> str | None:
 
     try:
         command, rest = catalog.find(words)
+        values = declare.read(command, rest)
     except BadSpec:
         return None
-    values = declare.read(command, rest)
     if values is None:
         return None
     return OWN_PROCESS if command.lasts_with(values) else WAITS if command.waits_with(values) else ANSWERS

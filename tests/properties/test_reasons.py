@@ -146,7 +146,7 @@ class Walk:
         except VctlError:
             del self.asked[name]
             raise
-        assert form["state_reason"] == "PendingEvaluation"
+        assert form["state_reason"] in ("PendingEvaluation", "ClusterStopped")
 
     def pick(self, where: str) -> str | None:
         found = [row[0] for row in self.store.rows(f"SELECT submission_id FROM jobs WHERE {where}")]
