@@ -75,6 +75,9 @@ def test_a_command_that_is_one_text_is_refused_with_its_fix(populated: Running):
         answer = populated.http.post(f"/api/v1/{path}", json={"entrypoint": "echo hi"})
         assert answer.status_code == 400
         assert '["sh", "-c", "LINE"]' in answer.json()["error"]["hint"], path
+    for jobs in ([{"entrypoint": "echo hi"}], {"jobs": [{"entrypoint": "echo hi"}]}):
+        answer = populated.http.post("/api/v1/jobs:batch", json=jobs)
+        assert (answer.status_code, '["sh", "-c", "LINE"]' in answer.json()["error"]["hint"]) == (400, True)
 
 
 def test_the_example_of_the_page_is_accepted(populated: Running):

@@ -2,7 +2,13 @@
 
 from __future__ import annotations
 
-from tests.integration.conftest import Place
+from typing import Any
+
+import httpx
+import pytest
+
+import vctl
+from tests.integration.conftest import PATIENCE_S, Place, eventually
 from tests.specification import spec
 
 pytestmark = spec("8.arrays", "13.waiting", "13.attached")
@@ -148,3 +154,102 @@ def test_wait_for_the_first_and_follow_all(one: Place) -> None:
     assert sorted(ran.out.splitlines()) == ["0: first", "0: last", "1: first", "2: first", "2: last"]
     assert ran.err.splitlines()[0] == "a: 1 of 3 did not succeed"
     assert one.ok("job", "logs", "a") == "0: first\n0: last\n1: first\n2: first\n2: last\n"
+
+
+class OverPython:
+    """The student's script as a program."""
+
+    def __init__(self, place: Place) -> None:
+        self.client = vctl.connect(place.home)
+        self.folder = place.folder
+
+    def submit(self, notify: str) -> int | None:
+        job = self.client.submit(
+            ["sh", "-c", TRAINING], submission_id="sweep", array="0-29", num_cpus=0.1, time_limit=1.5,
+            env={"SLOW": "60"}, notify=notify, working_dir=str(self.folder),
+        )  # fmt: skip
+        return job.wait(timeout_s=PATIENCE_S)
+
+    def failures(self) -> list[dict[str, Any]]:
+        return self.client.jobs.get("sweep").info()["array"]["failures"]  # type: ignore[typeddict-item]
+
+    def rerun(self) -> int | None:
+        again = self.client.jobs.rerun("sweep", failed=True, time_limit=3, env={"SLOW": "0.1"})
+        return again.wait(timeout_s=PATIENCE_S)
+
+    def exit_codes(self) -> dict[int, int]:
+        found = self.client.jobs.list(filters=["array_id=sweep"])
+        return {job["array_index"]: job["exit_code"] for job in found}
+
+
+class OverHttp:
+    """The student's script as requests."""
+
+    def __init__(self, place: Place) -> None:
+        socket = place.home / "sweep.sock"
+        place.start("serve", "--uds", str(socket))
+        eventually(socket.exists, "the server's socket")
+        self.folder = place.folder
+        self.socket = str(socket)
+
+    def ask(self, method: str, path: str, body: object = None) -> Any:
+        transport = httpx.HTTPTransport(uds=self.socket)
+        with httpx.Client(
+            transport=transport, base_url="http://localhost/api/v1", timeout=PATIENCE_S
+        ) as http:
+            answer = http.request(method, path, json=body)
+        assert answer.is_success, answer.text
+        return answer.json()
+
+    def submit(self, notify: str) -> int:
+        body = {
+            "entrypoint": ["sh", "-c", TRAINING], "submission_id": "sweep", "array": "0-29", "num_cpus": 0.1,
+            "time_limit_s": 1.5, "env": {"SLOW": "60"}, "notify": notify, "cwd": str(self.folder),
+        }  # fmt: skip
+        self.ask("POST", "jobs", body)
+        return self.wait()
+
+    def wait(self) -> int:
+        answer = self.ask("GET", "jobs/sweep/wait?timeout_s=60")
+        assert answer["over"]
+        return int(answer["job"]["exit_code"])
+
+    def failures(self) -> list[dict[str, Any]]:
+        return list(self.ask("GET", "jobs/sweep")["array"]["failures"])
+
+    def rerun(self) -> int:
+        body = {"failed": True, "time_limit_s": 3, "env": {"SLOW": "0.1"}}
+        self.ask("POST", "jobs/sweep/rerun", body)
+        return self.wait()
+
+    def exit_codes(self) -> dict[int, int]:
+        found = self.ask("GET", "jobs?filter=array_id=sweep&all=true")["items"]
+        return {job["array_index"]: job["exit_code"] for job in found}
+
+
+@spec("13.notices")
+@pytest.mark.parametrize("surface", [OverPython, OverHttp])
+def test_a_sweep_is_repaired_over(one: Place, surface: type[OverPython | OverHttp]) -> None:
+    """The same 30 trainings with a program and with requests: each round ends with one notice."""
+    one.daemon()
+    notices = one.folder / "notices"
+    notify = f"sh -c 'echo $VCTL_SUBMISSION_ID $VCTL_STATUS $VCTL_EXIT_CODE >> {notices}'"
+
+    def told(count: int) -> list[str]:
+        lines = notices.read_text().splitlines() if notices.exists() else []
+        return lines if len(lines) >= count else []
+
+    student = surface(one)
+    assert student.submit(notify) == 124
+    why = {(one["state_reason"], one["count"], one["indices"]) for one in student.failures()}
+    assert why == {("NonZeroExit", 7, FAILED), ("TimeLimit", 3, LATE)}
+    assert eventually(lambda: told(2), "two notices") == ["sweep RUNNING", "sweep FAILED 124"]
+    (one.folder / "data").touch()
+    assert student.rerun() == 0
+    assert student.exit_codes() == dict.fromkeys(range(30), 0)
+    results = {int(path.suffix[1:]): path.read_text() for path in one.folder.glob("result.*")}
+    assert results == {index: f"{index * index}\n" for index in range(30)}
+    again = {job["array_index"] for job in one.jobs().values() if job["attempt"] == 2}
+    assert again == {2, 11, 29, 3, 7, 8, 9, 15, 20, 28}
+    assert eventually(lambda: told(3), "one notice more")[2:] == ["sweep SUCCEEDED 0"]
+    one.assert_sound()

@@ -62,6 +62,8 @@ def _mistake(error: Any, name: str, example: str, params: Sequence[Param]) -> Ba
         own = {name for param in params for name in param.info.names}
         if (flag := f"--{extra.partition(' ')[0]}") in own:  # daemon status
             fix = f"did you mean `{name} {flag}`?"
+        elif "--job" in own and "}" not in extra and not extra.startswith("-"):  # events train
+            fix = f"only those of one job: `{name} --job {extra.partition(' ')[0]}`"
         return BadSpec(f"too many arguments: {extra}", fix=fix)
     if message.startswith("Missing"):
         return BadSpec(message, fix=f"for example `{example}`; see `{name} --help`")

@@ -20,7 +20,7 @@ from starlette.types import Scope
 from vctl.core.text import harmless
 from vctl.errors import BadSpec, NotFound, NotPermitted, VctlError, known
 from vctl.spec.fields import nearest
-from vctl.spec.launch import COMMAND
+from vctl.spec.launch import COMMAND_FIX
 
 MANAGEMENT = "/virtual_clusters"
 METHODS = ("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS")
@@ -202,7 +202,6 @@ _FIELD = {
     "dict_type": "it must be an object",
 }
 """The problem of a field (in ``_BODY``: of a body as a whole), by the type of pydantic's error."""
-_COMMAND_FIX = f'write it as {COMMAND}, or for a line of a shell ["sh", "-c", "LINE"]'
 
 
 async def refuse_unread(request: Request) -> None:
@@ -249,7 +248,7 @@ def _first_problem(error: RequestValidationError, known: Mapping[str, Sequence[s
             problem += ", it is a field of the body"
     return BadSpec(
         f"Invalid request, {path}: {problem}" if path else f"Invalid request, {problem}",
-        fix=_COMMAND_FIX
+        fix=COMMAND_FIX
         if no_list and word == "entrypoint"
         else "see /openapi.json for the accepted requests",
         details={"path": path},

@@ -12,6 +12,7 @@ MAX_RETRIES = 1000
 LONGEST_NAME = 256
 COMMAND = '["python", "train.py"]'
 """The example of a command in the fix of an error; the command line shows ``COMMAND_LINE`` instead."""
+COMMAND_FIX = f'write it as {COMMAND}, or for a line of a shell ["sh", "-c", "LINE"]'
 COMMAND_LINE = "-- python train.py"
 
 

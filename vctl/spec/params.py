@@ -240,7 +240,7 @@ class Param:
             raise spec.fields.refuse(param(self.name), problem, f"write at most {self.info.longest}")
         kind = next((kind for kind in self.kinds if _is(value, kind)), None)
         if kind is None:
-            raise _refuse(value, self.kinds[0], param(self.name))
+            raise _refuse(value, self.kinds[0], param(self.name), is_command=self.name == "entrypoint")
         if kind is int or kind is float:
             self.info.check_range(value, param(self.name))
         elif kind == Mapping[str, str]:
@@ -293,8 +293,10 @@ def _is(value: object, kind: object) -> bool:
     return isinstance(value, classes) and not isinstance(value, others)
 
 
-def _refuse(value: object, kind: object, path: str) -> BadSpec:
+def _refuse(value: object, kind: object, path: str, *, is_command: bool = False) -> BadSpec:
     _, _, what, fix = _TYPES[kind]
+    if is_command:
+        fix = spec.launch.COMMAND_FIX
     return spec.fields.refuse(path, f"{spec.fields.show(value)} is not {what}", fix)
 
 
