@@ -45,7 +45,8 @@ class Ledger:
         """cluster id -> physical nodes that joined it, or on which it grew, since this was last cleared."""
         self.promised: dict[str, dict[str, int]] = {}
         """cluster id -> what it will gain (negative: lend) for nominated jobs; limits count it as held."""
-        self._leases: dict[int, Lease] = {}
+        self.leases: dict[int, Lease] = {}
+        """The leases of all clusters, by number; only ``put_lease`` changes them."""
         self._borrowed: dict[str, dict[int, Lease]] = {}
         """Borrower -> its leases, by number."""
         self.removing: set[str] = set()
@@ -97,7 +98,7 @@ class Ledger:
             {cluster_id: set(ids) for cluster_id, ids in was.items()} for was in (self.grown, self.joined)
         )
         ledger.promised = {cluster_id: dict(amounts) for cluster_id, amounts in self.promised.items()}
-        ledger._leases = dict(self._leases)
+        ledger.leases = dict(self.leases)
         ledger._borrowed = {cluster_id: dict(leases) for cluster_id, leases in self._borrowed.items()}
         ledger.templates, ledger.versions, ledger.withheld = (
             self.templates,
@@ -145,11 +146,6 @@ class Ledger:
     # ---- leases ----
 
     @property
-    def leases(self) -> Mapping[int, Lease]:
-        """The leases of all clusters, by number; ``put_lease`` changes them."""
-        return self._leases
-
-    @property
     def borrowers(self) -> Collection[str]:
         """The clusters that have borrowed."""
         return self._borrowed.keys()
@@ -163,9 +159,9 @@ class Ledger:
         self.edition += 1
         mine = self._borrowed.setdefault(lease.borrower_id, {})
         if any(lease.amounts.values()):
-            self._leases[lease.lease_id] = mine[lease.lease_id] = lease
+            self.leases[lease.lease_id] = mine[lease.lease_id] = lease
         else:
-            self._leases.pop(lease.lease_id, None)
+            self.leases.pop(lease.lease_id, None)
             mine.pop(lease.lease_id, None)
         if not mine:
             del self._borrowed[lease.borrower_id]

@@ -47,12 +47,13 @@ class Checkpoint:
 
     def _write(self, state: FollowedState, cluster_ids: set[str]) -> None:
         """Write these clusters, and those in which somebody holds more or less, or begins or ceases to wait."""
-        now = state.usage
-        fair = {name for name in {m[0] for m in (*now.rates, *now.waiting)} if _counts(state, name)}
-        rates = {member: held for member, held in now.rates.items() if member[0] in fair}
-        waiting = {member for member in now.waiting if member[0] in fair}
-        changed = {m[0] for m in rates.keys() | self._rates if rates.get(m) != self._rates.get(m)}
-        changed.update(cluster_ids, (member[0] for member in waiting ^ self._waiting))
+        now, rates, waiting, changed = state.usage, self._rates, self._waiting, cluster_ids
+        if now.rates or now.waiting or rates or waiting:  # else no cluster is fair: so it is in most turns
+            fair = {name for name in {m[0] for m in (*now.rates, *now.waiting)} if _counts(state, name)}
+            rates = {member: held for member, held in now.rates.items() if member[0] in fair}
+            waiting = {member for member in now.waiting if member[0] in fair}
+            differ = {m[0] for m in rates.keys() | self._rates if rates.get(m) != self._rates.get(m)}
+            changed = cluster_ids.union(differ, (member[0] for member in waiting ^ self._waiting))
         is_changed = bool(changed) and now.at_ns is not None
         if is_changed or state.has_reserved():
             with self.store.transaction():

@@ -172,29 +172,30 @@ class FollowedState(SchedulerState):
 
     def has_reserved(self) -> bool:
         """Whether the queues keep something else than the tables say."""
-        return any(True for _ in self._newly_reserved()) or any(True for _ in self._no_more_reserved())
+        return any(self._unwritten_reservations())
 
     def write_reservations(self, store: Store) -> None:
         """Write what the queues keep now, inside a transaction."""
-        changed, dropped = list(self._newly_reserved()), list(self._no_more_reserved())
+        changed, dropped = self._unwritten_reservations()
         if changed or dropped:
             observed.save_reservations(store, [reservations.columns(*entry) for entry in changed], dropped)
             self.reserved |= {entry[0].job_id: entry for entry in changed}
             for job_id in dropped:
                 del self.reserved[job_id]
 
-    def _newly_reserved(self) -> Iterator[tuple[PendingJob, QueuePolicy, Kept]]:
+    def _unwritten_reservations(self) -> tuple[list[tuple[PendingJob, QueuePolicy, Kept]], list[int]]:
+        """What the queues keep, as far as the tables do not say so, and the jobs for which they keep nothing more."""
+        changed, dropped = [], []
         for queue in self.queues.values():
             for job_id, reserved in kept_by(queue).items() if queue.kept or queue.shared else ():
                 job, before = queue.jobs[job_id], self.reserved.get(job_id)
                 if before is None or before[:2] != (job, queue.policy) or not reserved.is_like(before[2]):
-                    yield job, queue.policy, reserved
-
-    def _no_more_reserved(self) -> Iterator[int]:
+                    changed.append((job, queue.policy, reserved))
         for job_id in self.reserved:
-            queue = self.queues.get(self.parent_of.get(job_id, ""))
-            if queue is None or not (job_id in queue.kept or job_id in queue.shared):
-                yield job_id
+            owner = self.queues.get(self.parent_of.get(job_id, ""))
+            if owner is None or not (job_id in owner.kept or job_id in owner.shared):
+                dropped.append(job_id)
+        return changed, dropped
 
     def _read_ahead(self, store: Store) -> None:
         unread = {row["follows"]: row for row in ahead.rows(store)}

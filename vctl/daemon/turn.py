@@ -227,7 +227,7 @@ class Turn:
         )  # fmt: skip
         self._piece = 2 * self._piece if plan.stalled else PIECE
         state.trial = plan.trial
-        if not again:  # else after the commit
+        if not again and plan.is_empty:  # else after the commit
             self._note_search(state, plan, plan.proposed, now_ns)
         self.rounds += not plan.is_empty
         return plan

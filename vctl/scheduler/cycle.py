@@ -22,7 +22,7 @@ The idea. Work in proportion to what changed, at three levels.
 The steps of a round (``decide``): tasks of running jobs; which queues to scan; the queues take turns, a job at a
 time, by the rank of their *heads*, the first jobs of each shape (the highest priority, then the oldest job; or what
 the shares of an order ``fair`` say); reservations and reasons are handed over to the next round. All that was tried
-is undone (``Round.tried``); a caller may keep the starts taken, to commit them (``Plan.trial``).
+is undone (``Round.take_back``); a caller may keep the starts taken, to commit them (``Plan.trial``).
 
 Invariants.
 
@@ -57,7 +57,6 @@ however long it takes.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
-from contextlib import contextmanager
 from functools import partial
 from heapq import heapify, heappop, heapreplace
 from typing import NamedTuple
@@ -133,11 +132,13 @@ def decide(
         preempts=preempts,
         search_steps=search_steps,
     )
-    with round_.tried(keeps=keeps):
+    try:
         round_.start_tasks(tasks or {})
         round_.visit()
         round_.take_turns()
         round_.hand_over()
+    finally:
+        round_.take_back(keeps=keeps)
     round_.note()
     return round_.plan()
 
@@ -174,23 +175,19 @@ class Round:
         self.preemptor = Preemptor(ledger, running, self.holds, now_ns, active=preempts, steps=search_steps)
         self.shared: SharedReservations | None = None
 
-    @contextmanager
-    def tried(self, *, keeps: bool) -> Iterator[None]:
-        """All that is taken in the ledger inside the block is given back, and does not count as newly free."""
-        try:
-            yield
-        finally:
-            self.holds.close()
-            starts = self.trial.starts.values()
-            for start in starts:
-                self.running.take_back(start.job.job_id)
-            self.starts = tuple(starts)
-            if not keeps or self.tasks.starts or any(one.growth or one.cluster is None for one in starts):
-                self.trial.take_back()
-            for task in reversed(self.tasks.starts):
-                revert(self.ledger, task)
-            self.ledger.grown.clear()  # the reverts gave back only what the round took
-            self.ledger.joined.clear()
+    def take_back(self, *, keeps: bool) -> None:
+        """Give back all that the round took in the ledger, which does not count as newly free."""
+        self.holds.close()
+        starts = self.trial.starts.values()
+        for start in starts:
+            self.running.take_back(start.job.job_id)
+        self.starts = tuple(starts)
+        if not keeps or self.tasks.starts or any(one.growth or one.cluster is None for one in starts):
+            self.trial.take_back()
+        for task in reversed(self.tasks.starts):
+            revert(self.ledger, task)
+        self.ledger.grown.clear()  # the reverts gave back only what the round took
+        self.ledger.joined.clear()
 
     def start_tasks(self, tasks: Mapping[str, TaskQueue]) -> None:
         """Start tasks of running jobs. From here on the ledger knows what all waiting work asks of nodes."""
