@@ -11,9 +11,7 @@ import json
 import random
 from collections import Counter
 from collections.abc import Callable, Coroutine, Generator, Mapping
-from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 import pytest
@@ -29,7 +27,6 @@ from vctl.operations.declare import Context
 from vctl.ops.backup import backup, restore
 from vctl.ops.prove import prove
 from vctl.ops.waiting import JOBS, Watched
-from vctl.spec.options import parse_array
 from vctl.store.kept import OpenStores
 from vctl.store.store import Store
 
@@ -146,7 +143,11 @@ class Clients:
         self.dice = random.Random(f"{seed} clients")
         self.is_there = self.dice.random() < 0.6
         self.gap_s = world.user_gap_s * self.dice.choice([0.5, 1, 3])
-        drawn = {name: self.gap_s * self.dice.choice([3, 10, 30]) for name in SERVER_FAULTS if self.dice.random() < 0.7}
+        drawn = {
+            name: self.gap_s * self.dice.choice([3, 10, 30])
+            for name in SERVER_FAULTS
+            if self.dice.random() < 0.7
+        }
         self.faults = {name: s for name, s in drawn.items() if name not in without} if self.is_there else {}
         self.server: Server | None = None
         self.wishes: list[Wish] = []
@@ -265,10 +266,13 @@ class Clients:
             for line in range(wish.lines)
         ]
         if wish.lines == 1:
-            outcome, answer = self._request(f"submit {token}", lambda server: server.verb(lambda at: submit(at, documents[0])))
+            outcome, answer = self._request(
+                f"submit {token}", lambda server: server.verb(lambda at: submit(at, documents[0]))
+            )
         else:
             outcome, answer = self._request(
-                f"submit {wish.lines} of {token}", lambda server: server.verb(lambda at: jobs.submit_many.at(at, documents))
+                f"submit {wish.lines} of {token}",
+                lambda server: server.verb(lambda at: jobs.submit_many.at(at, documents)),
             )
         self._learn(wish, token, outcome, answer)
 
@@ -287,14 +291,18 @@ class Clients:
             if says != bool(there):
                 raise Violation(f"{token}: {there} jobs are there, and the client was told: {answer.problem}")
             if "exists already" in answer.problem and not earlier:
-                raise Violation(f"{token}: nobody has submitted it, and the client was told: {answer.problem}")
+                raise Violation(
+                    f"{token}: nobody has submitted it, and the client was told: {answer.problem}"
+                )
         elif outcome == "answered":
             if not there:
                 raise Violation(f"{token} was acknowledged and is not there")
             if earlier and wish.name and wish.prunes == self.prunes:
                 raise Violation(f"{token} and {earlier[0]} have the same id")
             wish.acknowledged = token
-        knows = outcome == "answered" and (not isinstance(answer, VctlError) or "exists already" in answer.problem)
+        knows = outcome == "answered" and (
+            not isinstance(answer, VctlError) or "exists already" in answer.problem
+        )
         if knows or len(wish.tokens) > 4 or self.dice.random() < 0.3 or (outcome == "cut" and not wish.name):
             wish.is_over = True  # whoever repeats a request without an id may have two jobs: it does not
         else:
@@ -302,13 +310,17 @@ class Clients:
             self.world.after(pause_s, f"{token} again", lambda: self.world.calm or self._send(wish))
 
     def _names(self) -> list[str]:
-        rows = self.world.store.rows("SELECT submission_id FROM jobs WHERE status IN ('PENDING', 'RUNNING') ORDER BY job_id")
+        rows = self.world.store.rows(
+            "SELECT submission_id FROM jobs WHERE status IN ('PENDING', 'RUNNING') ORDER BY job_id"
+        )
         return [str(row[0]) for row in rows]
 
     def _stop(self) -> None:
         if names := self._names():
             name = self.dice.choice(names)
-            self._request(f"stop {name}", lambda server: server.verb(lambda at: jobs.stop.at(at, name, grace_s=0.0)))
+            self._request(
+                f"stop {name}", lambda server: server.verb(lambda at: jobs.stop.at(at, name, grace_s=0.0))
+            )
 
     # ---- waiting ----
 
@@ -329,7 +341,11 @@ class Clients:
         self.waits.append(wait)
         self._go_on(wait, 0)
         if "kill client" in self.faults and self.dice.random() < 0.3:
-            self.world.after(self.dice.choice([0.1, 2.0]), f"the client that waits for {name} dies", lambda: self._leave(wait))
+            self.world.after(
+                self.dice.choice([0.1, 2.0]),
+                f"the client that waits for {name} dies",
+                lambda: self._leave(wait),
+            )
 
     def _leave(self, wait: Wait) -> None:
         wait.is_gone = True
@@ -385,7 +401,9 @@ class Clients:
     def wake(self) -> None:
         """Somebody has committed: all that wait look soon."""
         for wait in self.waits:
-            self.world.after(0.001, f"a change wakes {wait.name}", lambda wait=wait, at=wait.round: self._go_on(wait, at))
+            self.world.after(
+                0.001, f"a change wakes {wait.name}", lambda wait=wait, at=wait.round: self._go_on(wait, at)
+            )
 
     # ---- backups ----
 
@@ -418,7 +436,9 @@ class Clients:
             token = json.loads(row["metadata"])["token"]
             names.setdefault(token, set()).add(row["array_id"] or row["submission_id"])
         lines = {token: wish.lines for wish in self.wishes for token in wish.tokens}
-        if self.prunes == 0 and (cut := {token for token, some in names.items() if len(some) != lines[token]}):
+        if self.prunes == 0 and (
+            cut := {token for token, some in names.items() if len(some) != lines[token]}
+        ):
             raise Violation(f"a backup has a part of {sorted(cut)}")
         if self.prunes == 0 and (lost := [token for token in known if token not in names]):
             raise Violation(f"a backup has not {lost}, which were acknowledged before")

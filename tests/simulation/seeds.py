@@ -89,7 +89,11 @@ def _play(seed: int, steps: int, without: frozenset[str], often: int) -> Played:
                     played.fingerprint = world.run(steps)
                 except Exception as error:  # noqa: BLE001 - whatever it is, the code under test has failed
                     played.problem = error
-                played.steps, played.trace, played.faults = world.steps, world.trace, (*world.faults, *world.clients.faults)
+                played.steps, played.trace, played.faults = (
+                    world.steps,
+                    world.trace,
+                    (*world.faults, *world.clients.faults),
+                )
     finally:
         shutil.rmtree(folder, ignore_errors=True)
     return played
