@@ -68,9 +68,10 @@ def test_a_failed_request_names_nothing_that_another_one_has_done(
         assert "was submitted" in first.effect
     monkeypatch.setattr(Store, "_begin", full)
     monkeypatch.setattr(ops.jobs, "list_jobs", full)
-    with pytest.raises(DiskTrouble) as told, server.store() as second:
-        assert second is first
-        submit(second) if what == "submit" else jobs.list_jobs.at(Context(second, server.config))
+    do = submit if what == "submit" else lambda store: jobs.list_jobs.at(Context(store, server.config))
+    with server.store() as second, pytest.raises(DiskTrouble) as told:
+        do(second)
+    assert second is first
     assert "before that" not in told.value.problem
     assert "before you run it again" not in told.value.fix
 

@@ -33,9 +33,11 @@ from vctl.daemon.scheduler import Scheduler
 from vctl.daemon.turn import Turn
 from vctl.engine import array_limits
 from vctl.engine.changes import (
+    ArrayForgotten,
     ArrayLimited,
     ArraySubmitted,
     Change,
+    JobForgotten,
     JobsEdited,
     JobsPruned,
     JobStarted,
@@ -662,7 +664,7 @@ class Simulation(World):
                 self._check_numbers()
             case ArraySubmitted():
                 self.clients.submitted(change.details.metadata)
-            case JobsPruned():
+            case JobsPruned() | JobForgotten() | ArrayForgotten():
                 self.clients.prunes += 1
             case JobSubmitted() if change.job.submission_id.startswith("job-"):
                 self.clients.submitted(change.details.metadata)
