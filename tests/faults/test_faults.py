@@ -10,7 +10,6 @@ import os
 import random
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
@@ -67,7 +66,8 @@ def test_a_call_fails_at_each_place(tmp_path: Path, words: tuple[str, ...]) -> N
     ],
 )
 def test_some_allocations_fail(tmp_path: Path, subject: str, kind: str, every: int) -> None:
-    chance = random.Random(os.environ.get("SEED", time.time_ns()))
+    """Always the same ones, as what fails here has to fail again; ``SEED`` chooses others."""
+    chance = random.Random(os.environ.get("SEED", "0"))
     played(tmp_path, subject, kind, "--every", str(every), "--from", str(chance.randrange(1, every)))
 
 

@@ -144,7 +144,7 @@ class Preparation:
 
     def _environment(self, request: JobRequest, around: Mapping[str, str]) -> str:
         """The environment of a job as JSON; jobs without variables of their own share one text."""
-        if request.env:
+        if request.env or request.runtime_env:
             return rows.dumps(environment_of(request, around))
         key = id(around), request.clean_env
         if (text := self._environments.get(key)) is None:
@@ -395,7 +395,12 @@ def environment_of(request: JobRequest, around: Mapping[str, str]) -> dict[str, 
     captured = {} if request.clean_env else {k: v for k, v in around.items() if k not in _OF_THE_JOB}
     if request.clean_env and "PATH" in around:
         captured["PATH"] = around["PATH"]
-    return {**captured, **request.env}
+    own = dict(request.env)
+    if request.runtime_env:
+        from vctl.ray.private.raylets import JOB_CONFIG, job_config
+
+        own[JOB_CONFIG] = job_config(own.get(JOB_CONFIG, ""), request.runtime_env)
+    return {**captured, **own}
 
 
 def _target(store: Store, request: JobRequest, around: Mapping[str, str]) -> tuple[str, bool]:
