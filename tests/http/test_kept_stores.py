@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import os
 import shutil
 from pathlib import Path
 
@@ -11,8 +13,10 @@ from tests.specification import spec
 from vctl import ops
 from vctl.config import load
 from vctl.core.caller import Caller
-from vctl.errors import NotFound
+from vctl.errors import DiskTrouble, NotFound
 from vctl.http.context import Server
+from vctl.operations import jobs
+from vctl.operations.declare import Context
 from vctl.store.store import Store
 
 pytestmark = spec("14.api", "17.durable")
@@ -45,6 +49,31 @@ def test_a_request_that_fails_leaves_nothing(server: Server) -> None:
         ops.jobs.get_job(store, "nosuch")
     with server.store() as second:
         assert second is not first
+
+
+@pytest.mark.parametrize("what", ["submit", "list"])
+def test_a_failed_request_names_nothing_that_another_one_has_done(
+    server: Server, monkeypatch: pytest.MonkeyPatch, what: str
+) -> None:
+    """An error of the disk told one client that its own jobs were there, or named the job of another client."""
+
+    def submit(store: Store) -> None:
+        jobs.submit.at(Context(store, server.config, lambda given: given or {}), ["true"], cwd="/")
+
+    def full(*_: object, **__: object) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    with server.store() as first:
+        submit(first)
+        assert "was submitted" in first.effect
+    monkeypatch.setattr(Store, "_begin", full)
+    monkeypatch.setattr(ops.jobs, "list_jobs", full)
+    do = submit if what == "submit" else lambda store: jobs.list_jobs.at(Context(store, server.config))
+    with server.store() as second, pytest.raises(DiskTrouble) as told:
+        do(second)
+    assert second is first
+    assert "before that" not in told.value.problem
+    assert "before you run it again" not in told.value.fix
 
 
 def test_tables_that_were_replaced_are_opened_anew(server: Server) -> None:

@@ -18,7 +18,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from tests.simulation.simulation import FAULTS, OFTEN, Simulation
+from tests.simulation.simulation import ALL_FAULTS as FAULTS
+from tests.simulation.simulation import OFTEN, Simulation
 from vctl.store.store import Store
 
 __all__ = ["FAULTS", "Played", "play", "smallest"]
@@ -81,13 +82,18 @@ def _play(seed: int, steps: int, without: frozenset[str], often: int) -> Played:
             patch.setattr("vctl.daemon.commit._free_port", lambda taken: max(taken, default=20_000) + 1)
             with Simulation(folder / "state", seed, without=without, often=often) as world:
                 world.processes.install(patch)
+                world.clients.install(patch)
                 ticks = SimpleNamespace(monotonic=count(0, 0.001).__next__, sleep=world.sleep)
                 patch.setattr("vctl.ops.jobs.time", ticks)
                 try:
                     played.fingerprint = world.run(steps)
                 except Exception as error:  # noqa: BLE001 - whatever it is, the code under test has failed
                     played.problem = error
-                played.steps, played.trace, played.faults = world.steps, world.trace, tuple(world.faults)
+                played.steps, played.trace, played.faults = (
+                    world.steps,
+                    world.trace,
+                    (*world.faults, *world.clients.faults),
+                )
     finally:
         shutil.rmtree(folder, ignore_errors=True)
     return played

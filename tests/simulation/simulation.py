@@ -20,6 +20,7 @@ import pytest
 
 from tests.contents import JOURNAL
 from tests.simulation.connections import FULL, IOERR, Actor, SimulatedStore, opened
+from tests.simulation.http_clients import SERVER_FAULTS, Clients
 from tests.simulation.kernel import Kernel, Runtime, Violation
 from tests.users import PROVIDER, Users
 from tests.world import Killed, ShortRuns, World, amounts, loaded, picture_of, unlike
@@ -32,9 +33,13 @@ from vctl.daemon.scheduler import Scheduler
 from vctl.daemon.turn import Turn
 from vctl.engine import array_limits
 from vctl.engine.changes import (
+    ArrayForgotten,
     ArrayLimited,
+    ArraySubmitted,
     Change,
+    JobForgotten,
     JobsEdited,
+    JobsPruned,
     JobStarted,
     JobSubmitted,
     RunEnded,
@@ -63,6 +68,7 @@ FAULTS = (
     "commit kept", "clock jump", "drop wake-ups",
 )  # fmt: skip
 """What can go wrong; each seed draws which of them and how often."""
+ALL_FAULTS = (*FAULTS, *SERVER_FAULTS)
 MOST_EVENTS = 400_000
 MOST_MEMBERS = 40
 MOST_STEPS = 1_000
@@ -177,6 +183,7 @@ class Simulation(World):
             if action.__name__ not in ("exit_process", "end_task", "lose_process", "restart", "crash", "wait")
         ]
         self.users.actions += [(8, self.users.submit), (3, self.submit_quickly), (1, self.users.join)]
+        self.clients = Clients(self, seed, without)
         self.mail: list[tuple[Scheduler, Waiting]] = []
         """Jobs on their way to a scheduler."""
         self.submitted: set[str] = set()
@@ -304,6 +311,7 @@ class Simulation(World):
         ):
             watch.pending = True
             self.wake()
+            self.clients.wake()
 
     def wake(self) -> None:
         if self.in_turn:
@@ -508,6 +516,7 @@ class Simulation(World):
                 self._stop_daemon()
             case "power", "cut" if self.depth == 0:
                 self.die()
+                self.clients.lose_server()
                 self.processes.power_cut()
                 self.daemon_due = self.elapsed_s + 5
             case "clock", "jump":
@@ -557,6 +566,7 @@ class Simulation(World):
             self.submit_many()
         self.after(0.0, "users", self._users)
         self.plan_faults()
+        self.clients.start()
         for self.steps in range(steps):
             self._event()
         self.heal()
@@ -652,10 +662,17 @@ class Simulation(World):
                 self._check_numbers()
             case TaskStarted():
                 self._check_numbers()
+            case ArraySubmitted():
+                self.clients.submitted(change.details.metadata)
+            case JobsPruned() | JobForgotten() | ArrayForgotten():
+                self.clients.prunes += 1
             case JobSubmitted() if change.job.submission_id.startswith("job-"):
+                self.clients.submitted(change.details.metadata)
                 if change.job.submission_id in self.submitted:
                     raise Violation(f"{change.job.submission_id} was submitted twice")
                 self.submitted.add(change.job.submission_id)
+            case JobSubmitted():
+                self.clients.submitted(change.details.metadata)
             case JobsEdited() if "rules" in change.edited:
                 self.edited.update(numbers_of(change.spans))
             case RunStopping():
@@ -740,6 +757,7 @@ class Simulation(World):
         self.full_until = self.no_launcher_until = float("-inf")
         if self.daemon is not None:
             self.daemon.fuse = None
+        self.clients.heal()
         self.settle(60)
         self.users.store = self.store
         for row in self.store.rows("SELECT node_id FROM nodes WHERE state IN ('DRAINING', 'DRAINED')"):
@@ -752,6 +770,7 @@ class Simulation(World):
         self.at_rest()
         self._end_everything()
         self.users.nothing_is_left()
+        self.clients.at_end()
         self._forget_everything()
 
     def _ask(self, what: Callable[[], object]) -> None:
@@ -809,6 +828,7 @@ class Simulation(World):
             raise Violation(f"left in records: {left}")
 
     def close(self) -> None:
+        self.clients.close()
         self.die()
         self.processes.close()
         self.folding.close()

@@ -8,11 +8,13 @@ import sys
 
 import pytest
 
+from tests.simulation.kernel import Violation
 from tests.simulation.planted import PLANTED
 from tests.simulation.seeds import play
 from tests.specification import spec
+from vctl.store.store import Store
 
-pytestmark = spec("5.conservation", "6.gang", "12.daemon-death", "17.durable", "17.one-daemon")
+pytestmark = spec("5.conservation", "6.gang", "12.daemon-death", "14.api", "17.durable", "17.one-daemon")
 
 TENS = [range(first, first + 10) for first in range(0, 200, 10)]
 SEEDS = [*TENS[:12], *(pytest.param(seeds, marks=pytest.mark.slow) for seeds in TENS[12:])]
@@ -22,6 +24,8 @@ FOUND_BY = {
     "wrong_stop": 14,
 }  # fmt: skip
 """Planted fault -> the seed to begin with, where no earlier one finds it."""
+SAYS_TOO_MUCH = 0
+"""The seed in which an error of the disk comes to a server that has answered others before."""
 PROGRAM = "from tests.simulation.seeds import play; print(play({seed}, {steps}).fingerprint)"
 
 
@@ -42,6 +46,14 @@ def test_a_seed_repeats_its_run_exactly() -> None:
     )  # fmt: skip
     assert played.fingerprint
     assert other.stdout.strip() == played.fingerprint
+
+
+def test_a_server_that_tells_of_what_another_request_did_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The rules about clients can fail: so one was told that jobs were there that were not."""
+    monkeypatch.setattr(Store, "begin_anew", lambda store: None)
+    problem = play(SAYS_TOO_MUCH, STEPS).problem
+    assert isinstance(problem, Violation)
+    assert "the client was told" in str(problem)
 
 
 @pytest.mark.soak

@@ -69,6 +69,7 @@ class OpenStores:
         with suppress(IndexError):
             while not _is_current(store := self._unused.pop()):
                 store.close()
+            store.begin_anew()
             return store
         return None
 

@@ -64,10 +64,12 @@ class Store:
         """The head of the journal, inside a transaction."""
         self.last_entry = 0
         """Number of the newest entry of the journal when this connection wrote last."""
+        self.took_effect = False
+        """Whether its present user has committed something through this connection."""
         self.being_started: dict[int, int] = {}
         """In a command: a waiting job that a supervisor starts now -> the ended job whose place it takes."""
         self.submitted = ""
-        """The id of the job that was submitted last through this connection."""
+        """The id of the job that its present user has submitted last through this connection."""
         self.takes_back = True
         """Whether a transaction begins by taking back all runs that were assigned ahead."""
         self.withdrawn: list[str] = []
@@ -112,10 +114,14 @@ class Store:
 
     @property
     def effect(self) -> str:
-        """What has happened through this connection, for an error that comes after it; empty if nothing has."""
+        """What its present user has done through this connection, for an error after it; empty for nothing."""
         if self.submitted:
             return f"job {self.submitted} was submitted"
-        return "the command took effect" if self.last_entry else ""
+        return "the command took effect" if self.took_effect else ""
+
+    def begin_anew(self) -> None:
+        """Another user has this connection now: what the one before has done is not its effect."""
+        self.submitted, self.took_effect = "", False
 
     # ---- reading ----
 
@@ -190,7 +196,7 @@ class Store:
             db, commits = self.db, True
             db.execute("COMMIT")
             self._db.check_commit()
-            self.last_entry = self._head().seq
+            self.last_entry, self.took_effect = self._head().seq, True
             # before another process can write, so that the last announcement is that of the last commit
             self._announce(self.last_entry)
             if self.withdrawn:
@@ -217,7 +223,7 @@ class Store:
         entry = self.head.seq if self.head is not None else 0
         with suppress(sqlite3.Error, MemoryError):
             if tried and entry and self.value(f"SELECT {NEWEST}") >= entry:
-                self.last_entry = entry
+                self.last_entry, self.took_effect = entry, True
                 return
         self.submitted = ""
 
