@@ -98,11 +98,13 @@ class QueueScan:
         """What is known if nothing that came free helps a job here: then there is nothing to scan."""
         self.is_skipped = False
         self._users: set[str] = set()
+        self.kept_off: set[Reservation] = set()
+        """The reservations that have kept a job from starting."""
         self._heads = Heads()
         self._is_open = False
         if rest is not None:  # the first heads were passed before the cut, and nothing has happened since
             self._table.heads, self._is_open = self._table.most_heads, True
-            self._heads, self._said, self._table.seen = rest
+            self._heads, self._said, self._table.seen, self.kept_off = rest
         elif shares is not None and self.policy.order == FAIR:
             self._open()
 
@@ -152,7 +154,7 @@ class QueueScan:
         is_cut = self._is_open and not self.is_over and self._table.heads >= self._table.most_heads
         if not is_cut or not self._passes_unseen or self._goes_first or self.policy.discipline == STRICT:
             return None
-        return Rest(self._heads, self._said, self._table.seen)
+        return Rest(self._heads, self._said, self._table.seen, self.kept_off)
 
     @property
     def _first(self) -> OrderKey:
@@ -188,6 +190,14 @@ class QueueScan:
         if self.is_over:
             self.queue.is_stale = False
             self.queue.improved.clear()
+
+    def frees(self, still: Collection[Reservation]) -> bool:
+        """Whether a job may start that was kept off: its reservation is not among those that are ``still`` kept.
+
+        One that starts later now counts, too, but not one that is overdue and so moves with the time.
+        """
+        due = {one.job_id for one in still if one.is_due(self.now_ns)}
+        return any(one not in still and one.job_id not in due for one in self.kept_off)
 
     def step(self) -> Start | None:
         """Try the next job; its start is applied to the ledger."""
@@ -298,10 +308,11 @@ class QueueScan:
         """Pass a job for which reservations leave too little free. ``outer``: the shared ones."""
         if outer:
             rest.shorter_than(job, self._reserved)  # a longer job meets the same reservations
-        names = ", ".join(one.submission_id for one in (*binding, *(shared.reservation for shared in outer)))
+        kept_off = [*binding, *(shared.reservation for shared in outer)]
+        names = ", ".join(one.submission_id for one in kept_off)
         text = f"its start would take resources that are reserved for {names}"
         self._pass(job, sub_queue, rest, jb.HEAD_OF_LINE, text, more=bool(outer))
-        self.shared.note_kept_off(outer)
+        self.kept_off.update(kept_off)
         self.shared.consider(self.queue, self._table, job)
 
     def _pass(
