@@ -11,9 +11,10 @@ What it takes for granted. Jobs run until their time limits, and then count as s
 A job that is being ended has gone at the last moment that it is given. A preempted one goes at once. Nothing is
 submitted, changed, or breaks. So where time limits are longer than the jobs run, the forecast is the latest start.
 
-Loans that nobody uses go home as they do in a daemon (``Backlog.terms``), counted from now.
+Loans that nobody uses, or that are called home, go home as they do in a daemon (``Backlog.terms``), counted from now.
 
-What it leaves out: tasks of running jobs that wait, machines that a provider could make, loans that are called home.
+What it leaves out: tasks of running jobs that wait, machines that a provider could make, jobs that are stopped after a
+grace because they use a loan that is called home.
 The sentences say so where there are such tasks or such a provider.
 
 The cost. Steps are counted as in a round, and moments and starts beside them. Whatever is not known when the budget is
@@ -220,7 +221,7 @@ class _Future(Player):
         return min([*due, *filter(None, [super()._next(ordered, coming)])], default=None)
 
     def _give_back(self) -> bool:
-        """Let loans go home that nobody has used for long enough; True: some did."""
+        """Call loans home that lenders need, and let those go that nobody uses for long enough; True: some did."""
         terms, state, gone = self.backlog.terms, self._loans, False
         if terms is None or not self.ledger.leases:
             return False
@@ -377,7 +378,7 @@ class _Future(Player):
         )
 
     def _is_passable(self, job: PendingJob) -> bool:
-        """Whether nothing was reserved for a job at whose start jobs behind it wait: an earlier end may let one pass."""
+        """Whether nothing was reserved for a job at whose start jobs behind it wait: one may pass it."""
         queue = self.queues[job.parent_id]
         if self.now_ns <= self.began_ns or queue.policy.discipline == STRICT or job.job_id in self._reserved:
             return False
