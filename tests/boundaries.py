@@ -7,6 +7,7 @@ outside are counted too. The code under test is as it is.
 from __future__ import annotations
 
 import _signal
+import _sqlite3
 import json
 import os
 import re
@@ -64,6 +65,11 @@ class Counted(sqlite3.Connection):
     def executemany(self, sql: str, *values: Any) -> Any:  # type: ignore[override]
         return self._around(super().executemany, sql, *values)
 
+    def backup(self, *args: Any, **kwargs: Any) -> None:
+        _passed("before backup")
+        super().backup(*args, **kwargs)
+        _passed("after backup")
+
 
 class CountedTables(Counted, Tables):
     """The connection of a store, counted."""
@@ -83,7 +89,7 @@ def _counted(do: Callable[..., Any], name: str) -> Callable[..., Any]:
 def watched(passed: Callable[[str], None]) -> Iterator[None]:
     """Call a function at every such point of what is done inside."""
     global _passed
-    connect = sqlite3.connect
+    connect = _sqlite3.connect
     kept = [(where, name, getattr(where, name)) for where, name in OUTSIDE]
     send = socket.socket.send
 
@@ -91,7 +97,7 @@ def watched(passed: Callable[[str], None]) -> Iterator[None]:
         factory = CountedTables if kwargs.get("factory") is Tables else Counted
         return connect(*args, **{**kwargs, "factory": factory})
 
-    sqlite3.connect = counting  # type: ignore[assignment]
+    sqlite3.connect = _sqlite3.connect = counting  # type: ignore[assignment]
     for where, name, do in kept:
         setattr(where, name, _counted(do, name))
     for name in ("send", "sendall", "sendmsg"):
@@ -101,7 +107,7 @@ def watched(passed: Callable[[str], None]) -> Iterator[None]:
         yield
     finally:
         _passed = _nothing
-        sqlite3.connect = connect
+        sqlite3.connect = _sqlite3.connect = connect
         for where, name, do in kept:
             setattr(where, name, do)
         for name in ("send", "sendall", "sendmsg"):

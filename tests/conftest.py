@@ -40,14 +40,13 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
 
 @pytest.hookimpl(tryfirst=True)  # before pytest chooses by mark
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Mark the fast tests. A soak test runs only where ``-m`` names it: another ``-m`` replaces the usual one."""
+    """Mark the fast tests. A long set runs only where ``-m`` names it: another ``-m`` replaces the usual one."""
     fast.mark(items)
-    if "soak" in config.option.markexpr:
-        return
-    soaks = [item for item in items if item.get_closest_marker("soak")]
-    if soaks:
-        config.hook.pytest_deselected(items=soaks)
-        items[:] = [item for item in items if item not in soaks]
+    unnamed = [name for name in ("soak", "ray_set") if name not in config.option.markexpr]
+    left_out = [item for item in items if any(item.get_closest_marker(name) for name in unnamed)]
+    if left_out:
+        config.hook.pytest_deselected(items=left_out)
+        items[:] = [item for item in items if item not in left_out]
 
 
 @pytest.fixture(autouse=True)

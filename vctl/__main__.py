@@ -10,21 +10,17 @@ YOUNG = 200_000
 
 def main() -> int:
     """Run the command line and return the exit code."""
-    if None in (sys.stdin, sys.stdout, sys.stderr):
-        _open_standard_files()
-    words = sys.argv[1:]
-    if words == ["--version"] or words == ["version"]:
-        from vctl import __version__
+    words: list[str] = []
+    try:
+        if None in (sys.stdin, sys.stdout, sys.stderr):
+            _open_standard_files()
+        words = sys.argv[1:]
+        if words == ["--version"] or words == ["version"]:
+            from vctl import __version__
 
-        try:
             sys.stdout.write(f"vctl {__version__}\n")
             sys.stdout.flush()
-        except OSError as error:
-            from vctl.cli import app
-
-            return app.failed(error, words)
-        return 0
-    try:
+            return 0
         from vctl.cli import command_client
 
         if (code := command_client.hand_over(words)) is not None:
@@ -34,6 +30,24 @@ def main() -> int:
         return carry_out(words)
     except KeyboardInterrupt:  # during the imports
         return 130
+    except Exception as error:  # noqa: BLE001 - reported, and raised again with VCTL_DEBUG=1
+        return _failed(error, words)
+
+
+def _failed(error: Exception, words: list[str]) -> int:
+    """Report an error of an import, or one that came before the command line could report it."""
+    if os.environ.get("VCTL_DEBUG") == "1":
+        raise error
+    try:
+        from vctl.cli import app
+
+        if isinstance(error, ImportError):
+            error = app.not_loaded(error)
+        return app.failed(error, words)
+    except Exception:  # noqa: BLE001 - the cause is the same, and this needs no import
+        sys.stderr.write(f"Error: vctl could not be loaded: {error}\n")
+        sys.stderr.write("Fix: look whether open files, memory or the disk are used up, then try again\n")
+        return 1
 
 
 def run() -> None:
@@ -45,7 +59,7 @@ def run() -> None:
     try:
         sys.stdout.flush()
         sys.stderr.flush()
-    except OSError:
+    except (OSError, MemoryError):
         sys.exit(code)  # the interpreter flushes again and reports the error
     os._exit(code)
 

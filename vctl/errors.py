@@ -35,6 +35,8 @@ class VctlError(Exception):
     code = "Error"
     exit_code = 1
     http_status = 500
+    is_refusal = True
+    """False: it may come at any moment, also when everything was done that was asked for."""
 
     def __init__(self, problem: str, *, fix: str = "", details: Mapping[str, Any] | None = None) -> None:
         if len(problem) > _LONG:
@@ -76,6 +78,14 @@ class VctlError(Exception):
         self._texts |= {"message": f"{where}: {self._texts['message']}", "path": path}
         self.details["path"] = path
         self.spelled({})
+
+    def after(self, effect: str) -> Self:
+        """Say what had happened before an error of the machine, so that nobody does it again. Returns self."""
+        if not self.is_refusal and effect and effect not in self.problem:
+            self._texts["message"] += f"; before that, {effect}"
+            look = "`vctl job list`" if "submitted" in effect else "`vctl status`"
+            self._texts["hint"] += f"; see with {look} what is there before you run it again"
+        return self.spelled({})
 
     def in_line(self, number: int) -> Self:
         """Put the line of a batch in front of the message, and into ``details``. Returns self."""
@@ -145,6 +155,7 @@ class DiskTrouble(VctlError):
     """The disk is full or fails. A scheduler concludes nothing from it and tries again until it works."""
 
     code, exit_code, http_status = "DiskTrouble", 1, 507
+    is_refusal = False
 
 
 class Exhausted(DiskTrouble):
@@ -157,6 +168,7 @@ class Damaged(VctlError):
     """The database file is corrupt, or is no SQLite database."""
 
     code = "Damaged"
+    is_refusal = False
 
 
 def damage(error: BaseException) -> Damaged | None:
@@ -184,6 +196,8 @@ _SQLITE_IOERR, _SQLITE_FULL, _SQLITE_CORRUPT, _SQLITE_NOTADB = 10, 13, 11, 26
 _SQLITE_GROWTH = (778, 4874)
 """IOERR_WRITE, IOERR_SHMSIZE: SQLite reports EFBIG as one of these."""
 _SQLITE_CANTOPEN = 14
+_SQLITE_PROTOCOL = 15
+"""A lock could not be had: the kernel refused it."""
 _SQLITE_REFUSED = (3, 8, _SQLITE_CANTOPEN)
 """PERM, READONLY, CANTOPEN."""
 _REFUSED = (
@@ -248,6 +262,11 @@ def _exhausted(error: BaseException) -> Exhausted | None:
     if number == errno.ENFILE:
         return Exhausted(
             "the machine has no open file left", fix="raise fs.file-max, or end what has them open"
+        )
+    if number == errno.ENOLCK or getattr(error, "sqlite_errorcode", 0) & 0xFF == _SQLITE_PROTOCOL:
+        return Exhausted(
+            "the kernel did not lock a file of the state directory",
+            fix="see how many locks `/proc/locks` has, then try again",
         )
     if number == errno.ENOMEM or isinstance(error, MemoryError):
         return Exhausted(

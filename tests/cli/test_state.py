@@ -166,7 +166,7 @@ def test_variables_directory_and_metadata_reach_the_job(nodes: Cli, tmp_path: Pa
         "--metadata-json", '{"c": "d"}', "--", "sh", "-c", "echo $A $B $R; pwd",
     )  # fmt: skip
     assert ran.stdout == f"file option ray\n{tmp_path}\n", ran.stderr
-    assert "ignores pip" in ran.stderr
+    assert "vctl ignores pip; with --ray it uses pip" in ran.stderr
     assert nodes("job status x -o json").json["metadata"] == {"a": "b", "c": "d"}
 
 

@@ -14,6 +14,7 @@ import pytest
 from tests.http.conftest import TOKEN, Running, Start
 from tests.ray_cluster import IN_CI, RAY_S
 from tests.specification import spec
+from tests.wheels import wheel
 
 pytestmark = [
     spec("14.ray-jobs"),
@@ -243,3 +244,35 @@ def test_a_job_of_rays_command_sees_its_own_ray(start: Start, tmp_path: Path) ->
     assert (code, ":" in said.partition("at ")[2].splitlines()[0]) == (0, True), said
     assert "start.log" not in said  # Ray's command has not run
     assert server.http.get("/api/jobs/echo").json()["message"] == "Job finished successfully."
+
+
+@spec("16.ray")
+@pytest.mark.slow
+@pytest.mark.usefixtures("alone_with_ray")
+def test_packages_of_a_job_of_rays_command_reach_its_ray(start: Start, tmp_path: Path) -> None:
+    """A wheel for pip, and one that Ray's client uploads as a module: the command finds both, and so does a task."""
+    path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
+    server = start(VCTL_RAY_JOBS="", PATH=path)
+    server.nodes(1)
+    first, second = (wheel(tmp_path, f"vctl_probe_{n}", n) for n in ("pip", "wheel"))
+    folder = tmp_path / "work"
+    folder.mkdir()
+    (folder / "job.py").write_text(
+        "import ray, vctl_probe_pip, vctl_probe_wheel\n"
+        "def says():\n    import vctl_probe_pip as a, vctl_probe_wheel as b\n    return a.SAYS, b.SAYS\n"
+        "print('command', *says())\nray.init(log_to_driver=False)\nprint('task', *ray.get(ray.remote(says).remote()))\n"
+    )
+    wanted = json.dumps({"pip": [str(first)], "py_modules": [str(second)]})
+    code, said = ray_job(
+        server,
+        "submit",
+        "--runtime-env-json",
+        wanted,
+        "--working-dir",
+        ".",
+        "--",
+        "python",
+        "job.py",
+        cwd=folder,
+    )
+    assert (code, "command pip wheel\n" in said, "task pip wheel\n" in said) == (0, True, True), said

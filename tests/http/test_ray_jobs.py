@@ -251,10 +251,13 @@ REFUSED: list[tuple[dict[str, Any], int, str]] = [
     ({"entrypoint": "true", "runtime_env": {"working_dir": "gcs://none.zip"}}, 404, "gcs://none.zip does not exist"),
     ({"entrypoint": "true", "runtime_env": {"working_dir": "gcs://../a.zip"}}, 400, "not the name of a package"),
     ({"entrypoint": "true", "runtime_env": {"py_modules": "m"}}, 400, "runtime_env.py_modules"),
-    ({"entrypoint": "true", "runtime_env": {"py_modules": ["gcs://m-1-py3-none-any.whl"]}}, 400, "py_modules[0]"),
+    ({"entrypoint": "true", "runtime_env": {"py_modules": ["gcs://m-1-py3-none-any.whl"]}}, 404, "m-1-py3-none"),
+    ({"entrypoint": "true", "runtime_env": {"py_modules": ["gcs://m.jar"]}}, 400, "not the name of a package"),
+    ({"entrypoint": "true", "runtime_env": {"pip": ["x"]}}, 400, "runtime_env.pip: Ray installs it, and this job"),
+    ({"entrypoint": "true", "runtime_env": {"uv": "x", "config": {}}}, 400, "runtime_env.uv: Ray installs it"),
     *[
         ({"entrypoint": "true", "runtime_env": {field: ["x"]}}, 400, f"runtime_env.{field}: not supported here")
-        for field in ("pip", "uv", "conda", "container", "image_uri", "py_executable", "nsight", "something")
+        for field in ("conda", "container", "image_uri", "py_executable", "nsight", "something")
     ],
 ]  # fmt: skip
 

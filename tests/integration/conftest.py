@@ -9,7 +9,7 @@ import sqlite3
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -235,12 +235,12 @@ class Place:
             names = [row[0] for row in db.execute("SELECT name FROM sqlite_master WHERE type = 'table'")]
             return {name: db.execute(f"SELECT * FROM {name}").fetchall() for name in sorted(names)}
 
-    def daemon(self, *words: str, **env: str) -> subprocess.Popen[bytes]:
-        """A daemon that schedules; its log is ``daemon.log`` beside the state."""
+    def daemon(self, *words: str, within: Sequence[str] = (), **env: str) -> subprocess.Popen[bytes]:
+        """A daemon that schedules; its log is ``daemon.log`` beside the state. ``within``: words before its command."""
         with open(self.folder / "daemon.log", "ab") as log:
             process = subprocess.Popen(
-                [*VCTL, "daemon", *words], env=self.environment(env), cwd=self.folder, stdin=subprocess.DEVNULL,
-                stdout=log, stderr=log, process_group=0,
+                [*within, *VCTL, "daemon", *words], env=self.environment(env), cwd=self.folder,
+                stdin=subprocess.DEVNULL, stdout=log, stderr=log, process_group=0,
             )  # fmt: skip
         self._started.append(process)
 

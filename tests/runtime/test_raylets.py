@@ -143,3 +143,22 @@ def test_what_is_about_to_be_taken_from_a_virtual_node_is_not_used() -> None:
     assert raylets.clipped(whole, {"CPU": 2.0})["resources"] == {"CPU": 2.0}
     assert raylets.clipped(whole, {"CPU": 8.0, "FPGA": 1.0})["resources"] == {"CPU": 4.0, "FPGA": 1.0}
     assert raylets.clipped(whole, {})["resources"] == {}
+
+
+def test_packages_and_metadata_share_a_variable() -> None:
+    text = raylets.job_config('{"metadata": {"a": "b"}, "runtime_env": {"env_vars": {}}}', {"pip": ["x"]})
+    assert json.loads(text) == {"metadata": {"a": "b"}, "runtime_env": {"env_vars": {}, "pip": ["x"]}}
+    assert raylets.to_install(text) == {"env_vars": {}, "pip": ["x"]}
+    assert json.loads(raylets.job_config("", {"uv": ["y"]})) == {"runtime_env": {"uv": ["y"]}}
+
+
+@pytest.mark.parametrize(
+    "text", ["", "{}", "[]", "no JSON", '{"runtime_env": null}', '{"runtime_env": {"pip": [], "env_vars": {"A": "1"}}}']
+)  # fmt: skip
+def test_nothing_is_to_be_installed(text: str) -> None:
+    assert raylets.to_install(text) == {}
+
+
+def test_pip_is_found_beside_ray() -> None:
+    assert raylets.path_with("/env/bin/ray", "/usr/bin:/bin") == "/env/bin:/usr/bin:/bin"
+    assert raylets.path_with("/env/bin/ray", "/usr/bin:/env/bin") == "/usr/bin:/env/bin"

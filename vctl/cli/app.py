@@ -36,9 +36,14 @@ def run(words: Sequence[str], served: Served | None = None) -> int:
 
     ``served``: the fork of a command server that runs it. Then the answer may be NOT_HERE.
     """
-    for stream in (sys.stdout, sys.stderr):
+    for name in ("stdout", "stderr"):
+        stream = getattr(sys, name)
         if isinstance(stream, io.TextIOWrapper):  # a command must not fail because of bytes that are not text
-            stream.reconfigure(errors="backslashreplace")
+            try:
+                stream.reconfigure(errors="backslashreplace")
+            except MemoryError:  # half of it may be done, and what is written would be lost
+                again = open(stream.fileno(), "w", errors="backslashreplace", closefd=False)  # noqa: SIM115
+                setattr(sys, name, again)
     try:
         command, rest = _find(list(words))
         if command is None:
@@ -56,16 +61,30 @@ def failed(error: Exception, words: Sequence[str]) -> int:
     """Report the error that ended a command line; returns the exit code."""
     if isinstance(error, BrokenPipeError):
         return _unread()
-    trouble = error if isinstance(error, VctlError) else None
-    if trouble is None and os.environ.get("VCTL_DEBUG") == "1":
+    if os.environ.get("VCTL_DEBUG") == "1" and not isinstance(error, VctlError):
         raise error
-    if trouble is None and (trouble := known(error)) is None:
-        detail = f"{type(error).__name__}: {error}".splitlines()[0]
-        trouble = VctlError(
-            f"internal error: {detail}",
-            fix="run it again with VCTL_DEBUG=1 to see the traceback, and report the error",
-        )
-    return _report(trouble, as_json=wants_json(words))
+    return _report(_explained(error), as_json=wants_json(words))
+
+
+def _explained(error: Exception) -> VctlError:
+    """The error to report."""
+    if (trouble := error if isinstance(error, VctlError) else known(error)) is not None:
+        return trouble
+    detail = f"{type(error).__name__}: {error}".splitlines()[0]
+    internal = VctlError(
+        f"internal error: {detail}",
+        fix="run it again with VCTL_DEBUG=1 to see the traceback, and report the error",
+    )
+    internal.is_refusal = False
+    return internal
+
+
+def not_loaded(error: ImportError) -> VctlError:
+    """The error for a module that could not be imported: its file could not be opened or read."""
+    return VctlError(
+        f"a module of vctl could not be loaded: {error}",
+        fix="look whether open files, memory or the disk are used up, then try again; else install vctl again",
+    )
 
 
 def wants_json(words: Sequence[str]) -> bool:
@@ -202,17 +221,22 @@ def _check_choices(command: Command, values: dict[str, Any]) -> None:
 def _execute(command: Command, values: dict[str, Any], served: Served | None) -> int:
     lasts, waits = command.lasts_with(values), command.waits_with(values)
     shared = {name: values.pop(name) for name in command.common}
-    with Call(command, shared, lasts=lasts or waits) as call:
-        if served is not None:
-            if lasts or not call.is_about(served.home):
-                return NOT_HERE
-            if waits:
-                served.begin_to_wait()
-        try:
+    call = Call(command, shared, lasts=lasts or waits)
+    try:
+        with call:
+            if served is not None:
+                if lasts or not call.is_about(served.home):
+                    return NOT_HERE
+                if waits:
+                    served.begin_to_wait()
             call.written = values
             return _answer(call, command.arguments(values))
-        except VctlError as error:
-            return _report(error.spelled(_options(command)), as_json=call.output == "json")
+    except VctlError as error:
+        return _report(error.after(call.effect).spelled(_options(command)), as_json=call.output == "json")
+    except Exception as error:
+        if not call.effect or isinstance(error, BrokenPipeError) or os.environ.get("VCTL_DEBUG") == "1":
+            raise
+        raise _explained(error).after(call.effect) from error
 
 
 def _options(command: Command) -> dict[str, str]:

@@ -117,6 +117,11 @@ class Call:
             self._store.reopen_tables()
         return self._store
 
+    @property
+    def effect(self) -> str:
+        """What this command has changed so far, for an error that comes after it."""
+        return "" if self._store is None else self._store.effect
+
     def _tell(self, text: str) -> None:
         from vctl.cli.progress import Progress
 

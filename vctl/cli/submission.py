@@ -27,17 +27,17 @@ Metadata = Annotated[
 ]
 MetadataJson = Annotated[str | None, Opt("--metadata-json", metavar="JSON", help="Metadata as a JSON map.")]
 
+_RUNTIME_ENV = "--runtime-env-json"
+
 
 def surroundings(
-    call: Call, env: list[str] | None, env_file: str | None, working_dir: str | None, runtime_env: str | None
+    env: list[str] | None, env_file: str | None, working_dir: str | None, runtime_env: Mapping[str, Any]
 ) -> tuple[dict[str, str], str | None]:
     """The variables and the directory of the job; single options precede the runtime environment."""
     import os
 
-    variables: dict[str, str] = {}
-    if runtime_env is not None:
-        variables, directory = _runtime_env(call, runtime_env)
-        working_dir = working_dir or directory
+    variables, directory = _runtime_env(runtime_env)
+    working_dir = working_dir or directory
     if env_file:
         variables.update(spec.options.read_env_file(env_file))
     if env:
@@ -47,16 +47,32 @@ def surroundings(
     return variables, os.path.abspath(os.path.expanduser(working_dir))
 
 
-def _runtime_env(call: Call, document: str) -> tuple[dict[str, str], str | None]:
-    """The variables and the directory of ``--runtime-env-json``; a warning names the ignored other fields."""
-    option, known = "--runtime-env-json", ("env_vars", "working_dir")
-    example = '{"env_vars": {"A": "1"}}'
-    fields = spec.fields.as_mapping(
-        spec.source.read_document(document, "a runtime environment", option), option, "it", example
-    )
-    if others := sorted(set(fields) - set(known)):
-        call.note(f"Warning: {option}: vctl ignores {', '.join(others)}")
-    path = spec.fields.child(option, "env_vars")
+def runtime_env_of(document: str | None) -> Mapping[str, Any]:
+    """The fields of ``--runtime-env-json``."""
+    if document is None:
+        return {}
+    read = spec.source.read_document(document, "a runtime environment", _RUNTIME_ENV)
+    return spec.fields.as_mapping(read, _RUNTIME_ENV, "it", '{"env_vars": {"A": "1"}}')
+
+
+def for_ray(call: Call, runtime_env: Mapping[str, Any], values: Mapping[str, Any]) -> dict[str, Any]:
+    """The field ``runtime_env`` of a job with these values, if a private Ray has something to carry out.
+
+    A warning names what has no effect.
+    """
+    has_ray = bool(values.get("ray") or values.get("ray_dashboard"))
+    others = {name: value for name, value in runtime_env.items() if name not in ("env_vars", "working_dir")}
+    handed = {name: value for name, value in others.items() if name in spec.job_request.IN_RUNTIME_ENV}
+    ignored = sorted(others.keys() - handed) if has_ray else sorted(others)
+    if ignored:
+        without = "" if has_ray or not handed else f"; with --ray it uses {', '.join(sorted(handed))}"
+        call.note(f"Warning: {_RUNTIME_ENV}: vctl ignores {', '.join(ignored)}{without}")
+    return {"runtime_env": handed} if has_ray and handed else {}
+
+
+def _runtime_env(fields: Mapping[str, Any]) -> tuple[dict[str, str], str | None]:
+    """The variables and the directory that ``--runtime-env-json`` names."""
+    path = spec.fields.child(_RUNTIME_ENV, "env_vars")
     given = spec.fields.as_mapping(fields.get("env_vars") or {}, path, "env_vars", '{"A": "1"}')
     variables = {
         name: spec.fields.as_text(value, spec.fields.child(path, name), "a variable")
@@ -64,7 +80,7 @@ def _runtime_env(call: Call, document: str) -> tuple[dict[str, str], str | None]
     }
     directory = fields.get("working_dir")
     return variables, None if directory is None else spec.fields.as_text(
-        directory, spec.fields.child(option, "working_dir"), "a directory"
+        directory, spec.fields.child(_RUNTIME_ENV, "working_dir"), "a directory"
     )
 
 

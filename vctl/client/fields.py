@@ -49,6 +49,7 @@ class JobFields(TypedDict, total=False):
     label: bool
     ray: bool
     ray_dashboard: bool
+    runtime_env: Mapping[str, Any] | None
     array: str | None
     max_retries: int
     retry_on: Sequence[str]

@@ -153,7 +153,8 @@ def request_of(
     elif command.ray:
         before = private_rays.command(store.home, ledger, run, command.ray)
     if command.ray:
-        own |= private_rays.job_config(job.submission_id, jobs.metadata(store, run.job_id))
+        about = jobs.metadata(store, run.job_id)
+        own |= private_rays.job_config(job.submission_id, about, command.env.variables)
     gpus = [str(index) for index in sorted(sees.instances.get(GPU, {}))]
     return LaunchRequest(
         run_id=run.run_id,
@@ -165,7 +166,7 @@ def request_of(
         cpu_ids=sees.bound_cores if source == LOCAL else None,
         grace_s=job.grace_s,
         log_max_bytes=log_max_bytes,
-        memory_bytes=0 if command.ray or source != LOCAL else sees.amounts.get(MEMORY, 0) // SCALE,
+        memory_bytes=0 if source != LOCAL else sees.amounts.get(MEMORY, 0) // SCALE,
         node_id=run.node_id,
         reservation=reservation_of(ledger, run, attempt) if source == RAY else None,
         ray=ray,

@@ -110,13 +110,14 @@ class Operation(Generic[P, R]):
         """Carry the verb out on a state directory. An error that a row in the tables causes names the row."""
         try:
             return context.store.settled(lambda: self._carry_out(context, *args, **kwargs))
-        except VctlError:
+        except VctlError as error:
+            error.after(context.store.effect)
             raise
         except Exception as error:
             explanation = known(error) or ops.health.unreadable(context.store)
             if explanation is None:
                 raise
-            raise explanation from error
+            raise explanation.after(context.store.effect) from error
 
     def _carry_out(self, context: Context, /, *args: P.args, **kwargs: P.kwargs) -> R:
         if self.service:

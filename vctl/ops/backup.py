@@ -57,9 +57,12 @@ def restore(home: Path, path: Path) -> forms.Form:
         raise Conflict("a scheduler is running here", fix="vctl daemon --stop, then restore")
     try:
         with copies.taken_over(home, path, version) as fresh, turn(home, BUSY_TIMEOUT_S):
-            saved = copies.replace_by(home, fresh)
-            database.disown(home)  # runs that the copy records as started are not started again
+            database.disown(
+                fresh
+            )  # before, as a kill may follow: runs that the copy has are not started again
             os.truncate(home / CHANGES, 0)  # the journal of the copy ends elsewhere
+            saved = copies.replace_by(home, fresh)
+            os.truncate(home / CHANGES, 0)  # which wakes all who watch it
             lock.release()  # before somebody commits who would take this for a scheduler
     finally:
         lock.release()

@@ -144,7 +144,7 @@ class Preparation:
 
     def _environment(self, request: JobRequest, around: Mapping[str, str]) -> str:
         """The environment of a job as JSON; jobs without variables of their own share one text."""
-        if request.env:
+        if request.env or request.runtime_env:
             return rows.dumps(environment_of(request, around))
         key = id(around), request.clean_env
         if (text := self._environments.get(key)) is None:
@@ -180,9 +180,11 @@ def write(store: Store, request: JobRequest, prepared: Prepared, around: Mapping
     if is_handed := hand_over is not None and _may_start_now(store, request):
         assert hand_over is not None
         if hand_over(store, JobSubmitted(job, details, (), launch), prepared.judged_at):
+            store.submitted = submission_id
             return submission_id
     with ahead.left_alone(store), store.transaction():
         if is_handed and table.number_of(store, submission_id) is not None:
+            store.submitted = submission_id
             return submission_id  # the scheduler has written it, but its answer did not arrive
         job = numbered(store, job)
         after: arrays.Pairs = ()
@@ -201,6 +203,7 @@ def write(store: Store, request: JobRequest, prepared: Prepared, around: Mapping
             ops.dependencies.settle(store, lost)
         if prepared.judged_at is not None:
             observed.set_feasible(store, parent_id, prepared.shape, prepared.judged_at)
+        store.submitted = submission_id  # if the transaction fails, it is taken back
     return submission_id
 
 
@@ -392,7 +395,12 @@ def environment_of(request: JobRequest, around: Mapping[str, str]) -> dict[str, 
     captured = {} if request.clean_env else {k: v for k, v in around.items() if k not in _OF_THE_JOB}
     if request.clean_env and "PATH" in around:
         captured["PATH"] = around["PATH"]
-    return {**captured, **request.env}
+    own = dict(request.env)
+    if request.runtime_env:
+        from vctl.ray.private.raylets import JOB_CONFIG, job_config
+
+        own[JOB_CONFIG] = job_config(own.get(JOB_CONFIG, ""), request.runtime_env)
+    return {**captured, **own}
 
 
 def _target(store: Store, request: JobRequest, around: Mapping[str, str]) -> tuple[str, bool]:

@@ -23,7 +23,7 @@ else:
 Plan = tuple[tuple[bytes, ...], dict[bytes, bytes], bytes, bytes, tuple[int, ...] | None]
 
 _PASSING = (
-    errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.EAGAIN, errno.ENOMEM, errno.ENFILE, errno.EMFILE,
+    errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.EAGAIN, errno.ENOMEM, errno.ENFILE, errno.EMFILE, errno.ENOBUFS,
 )  # fmt: skip
 _DEFAULT_PATH = os.fsencode(os.defpath)
 # Python ignores SIGPIPE and SIGXFSZ. The others are listed because posix_spawn of glibc makes a system call
@@ -91,12 +91,21 @@ def spawn(plan: Plan, home: bytes) -> int:
             if cpu_ids is not None:
                 os.sched_setaffinity(0, cpu_ids)
         except (OSError, ValueError) as error:
-            raise SpawnError(126, f"cannot set CPUs {cpu_ids} for", argv[0], error) from None
+            problem = f"cannot set CPUs {cpu_ids} for"
+            raise SpawnError(126, problem, argv[0], error, passes=passes(error)) from None
         return _started(argv, env, cwd, log)
     finally:
         if log >= 0:
             os.close(log)
-        os.chdir(b"/")  # keep no directory or mount in use that the job has left
+        _leave()
+
+
+def _leave() -> None:
+    """Keep no directory or mount in use that the job has left."""
+    try:
+        os.chdir(b"/")
+    except OSError:
+        return  # no memory: the next start leaves it; the process of this one runs
 
 
 def foreseen(argv: tuple[bytes, ...], env: dict[bytes, bytes], cwd: bytes) -> SpawnError | None:
@@ -130,7 +139,7 @@ def _interpreter(file: bytes) -> bytes | None:
 
 
 def _no_directory(cwd: bytes, error: OSError | ValueError) -> SpawnError:
-    return SpawnError(126, "cannot enter directory", cwd, error)
+    return SpawnError(126, "cannot enter directory", cwd, error, passes=passes(error))
 
 
 def _not_started(argv: tuple[bytes, ...], path: bytes, cwd: bytes, error: OSError | ValueError) -> SpawnError:
@@ -175,7 +184,7 @@ def _started(argv: tuple[bytes, ...], env: dict[bytes, bytes], cwd: bytes, log: 
 
 def passes(error: BaseException) -> bool:
     """Whether an error may pass: a full disk, an I/O error, or no process, memory or open file left."""
-    return isinstance(error, OSError) and error.errno in _PASSING
+    return isinstance(error, MemoryError) or (isinstance(error, OSError) and error.errno in _PASSING)
 
 
 def make_folder(folder: bytes, home: bytes) -> bool:

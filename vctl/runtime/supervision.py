@@ -34,6 +34,7 @@ _AT_ONCE_S = 0.001  # if a run ends within this time, its start is written toget
 # If a run ends within this further time, the scheduler gets one message of start and end. The second time is
 # for a run that follows another one at once.
 _SHORT_S, _SHORT_NEXT_S = 0.005, 0.03
+_AGAIN_S = 0.05  # before a run is looked at again after an error
 _MAX_STOP_BYTES = 200
 _MAX_WAITS = 3  # lines that say why a process is not started yet: their space is that of the end of the run
 _LABEL = (os.fsencode(os.path.dirname(os.path.abspath(__file__))) + b"/relay.py", b"label")
@@ -187,7 +188,7 @@ class Supervision:
         self.waits.append(why)
         try:
             self.number.write(lines.line(lines.WAITS, self.name, lines.message(why)))
-        except OSError as error:
+        except (OSError, MemoryError) as error:
             if not spawning.passes(error):
                 raise
         self.number.say()
@@ -197,30 +198,47 @@ class Supervision:
 
         Also writes the start of the run, unless it ends at once.
         """
-        above = self.number.above
         yield from self._first_wait()
-        while self.status is None or above.orphans(self):
-            now = time.monotonic()
-            if self.unwritten:
-                self.record_start()
-                self.number.say()
-            if self.is_signalled:
-                self.read_stop()
-            if self.status is not None and self.deadline is None:
-                self.ask(signal.SIGTERM, now + self.grace_s)
-            if self.memory_bytes and self.status is None and self.deadline is None and now >= self.memory_at:
-                self.check_memory(now)
-            if self.deadline is not None and now >= self.deadline:
-                timeout_s = self.kill()
-            else:
-                timeout_s = NEVER if self.deadline is None else self.deadline - now
-            if self.unwritten:
-                timeout_s = min(timeout_s, RETRY_S)
-            if self.log is not None:
-                timeout_s = min(timeout_s, self.log.trim())
-            if self.memory_bytes and self.status is None and self.deadline is None:
-                timeout_s = min(timeout_s, self.memory_at - now)
+        while True:
+            try:
+                timeout_s = self._look()
+            except (OSError, MemoryError) as error:  # the processes go on: nothing of the run is lost yet
+                if not spawning.passes(error):
+                    raise
+                timeout_s = _AGAIN_S
+            if timeout_s is None:
+                return
             yield timeout_s
+
+    def _look(self) -> float | None:
+        """Do what is to be done now; how long to wait at most, None if all processes have ended.
+
+        It may be called again after any error.
+        """
+        above = self.number.above
+        if self.status is not None and not above.orphans(self):
+            return None
+        now = time.monotonic()
+        if self.unwritten:
+            self.record_start()
+            self.number.say()
+        if self.is_signalled:
+            self.read_stop()
+        if self.status is not None and self.deadline is None:
+            self.ask(signal.SIGTERM, now + self.grace_s)
+        if self.memory_bytes and self.status is None and self.deadline is None and now >= self.memory_at:
+            self.check_memory(now)
+        if self.deadline is not None and now >= self.deadline:
+            timeout_s = self.kill()
+        else:
+            timeout_s = NEVER if self.deadline is None else self.deadline - now
+        if self.unwritten:
+            timeout_s = min(timeout_s, RETRY_S)
+        if self.log is not None:
+            timeout_s = min(timeout_s, self.log.trim())
+        if self.memory_bytes and self.status is None and self.deadline is None:
+            timeout_s = min(timeout_s, self.memory_at - now)
+        return timeout_s
 
     def _first_wait(self) -> "Iterator[float]":
         """Delay the record of the start and its message: a run that ends soon has one for start and end."""
@@ -273,7 +291,6 @@ class Supervision:
         self.deadline = until if self.deadline is None else min(self.deadline, until)
         if signo == self.last_signal:
             return
-        self.last_signal = signo
         signalled: set[int] = set()
         for _ in range(2):  # a second look finds what was forked during the first
             for pid in self.below():  # parents first: a shell ends before it sees its command end
@@ -281,6 +298,7 @@ class Supervision:
                     signalled.add(pid)
                     processes.send(pid, signo)
                     processes.send(pid, signal.SIGCONT)  # a stopped process does not act on the signal
+        self.last_signal = signo  # only now: after an error it is sent again
 
     def check_memory(self, now: float) -> None:
         """Have the tree killed at once if it uses more memory than ``memory_bytes``."""
@@ -312,7 +330,7 @@ class Supervision:
         """Write the start into the record file; if the disk is full, the job goes on and ``wait`` retries."""
         try:
             self.number.write(self.unwritten)
-        except OSError as error:
+        except (OSError, MemoryError) as error:
             if not spawning.passes(error):
                 raise
             return
@@ -336,7 +354,7 @@ class Supervision:
         while True:
             try:
                 return do()
-            except OSError as error:
+            except (OSError, MemoryError) as error:
                 if not spawning.passes(error):
                     raise
             yield RETRY_S

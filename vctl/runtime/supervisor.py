@@ -67,6 +67,19 @@ _SET_BYTES = 128
 _JOB_OOM = 900  # of 1000: above every supervisor, and below the workers of a private Ray, which have 1000
 
 
+_AFTER_ERROR_S = 0.05
+
+
+class _Suppressed:
+    """Ignores an OSError, as ``contextlib.suppress``, which is slow to import."""
+
+    def __enter__(self) -> None:
+        return
+
+    def __exit__(self, kind: object, error: object, traceback: object) -> bool:
+        return isinstance(error, OSError)
+
+
 class SupervisorNumber:
     """One number: its file, its line to the scheduler, its requests, and the run that it carries out."""
 
@@ -163,8 +176,12 @@ class SupervisorNumber:
         if self.unsaid and self.line is not None:
             try:
                 self.line.sendall(self.unsaid)
-            except (BrokenPipeError, ConnectionResetError):
-                self.unsaid = b""  # the end of the line comes next
+            except OSError:
+                # It is gone, or the kernel has no memory. A line of which a part is missing is of no use: both
+                # sides see its end next, and the scheduler reads the file.
+                self.unsaid = b""
+                with _Suppressed():
+                    self.line.shutdown(_socket.SHUT_RDWR)
         self.unsaid = b""
 
 
@@ -188,6 +205,8 @@ class Supervisor:
         self._cpus = os.sched_getaffinity(0)
         self._max_tag = resource.getrlimit(processes.TAG)[1]
         self._oom = _OomScore()
+        self._has_missed = False
+        """Whether an error came while an event was handled: all runs are looked at then."""
         self._signals = _signal_descriptor(signal.SIGCHLD, STOP_SIGNAL)
         try:
             self._children_file = os.open(f"/proc/{pid}/task/{pid}/children", os.O_RDONLY)
@@ -202,19 +221,43 @@ class Supervisor:
         """Serve until there is no number left."""
         self._add_numbers()
         while self.numbers:
-            ready = self._poll.poll(max(0.0, self._due[0][0] - time.monotonic()) if self._due else -1)
-            now = time.monotonic()  # what becomes due from here on waits for the next poll
-            for descriptor, _ in ready:
-                if descriptor == self._signals:
-                    self._read_signals()
-                elif (number := self.by_line.get(descriptor)) is not None:
-                    self._hear(number)
-                elif descriptor == self._channel.fileno():
-                    self._add_numbers()
-            while self._due and self._due[0][0] <= now:
-                due, name = heapq.heappop(self._due)
-                if (waiting := self.numbers.get(name)) is not None and waiting.due == due:
-                    self.step(waiting)
+            try:
+                self._turn()
+            except (OSError, MemoryError) as error:  # the death of this process would lose all of its runs
+                if not spawning.passes(error):
+                    raise
+                self._has_missed = True
+
+    def _turn(self) -> None:
+        """Wait for the next event, and handle what has happened. It may be called again after any error."""
+        wait_s = max(0.0, self._due[0][0] - time.monotonic()) if self._due else -1
+        if self._has_missed:
+            wait_s = _AFTER_ERROR_S if wait_s < 0 else min(wait_s, _AFTER_ERROR_S)
+        ready = self._poll.poll(wait_s)
+        now = time.monotonic()  # what becomes due from here on waits for the next poll
+        if self._has_missed:
+            self._look_at_all()
+            self._has_missed = False
+        for descriptor, _ in ready:
+            if descriptor == self._signals:
+                self._read_signals()
+            elif (number := self.by_line.get(descriptor)) is not None:
+                self._hear(number)
+            elif descriptor == self._channel.fileno():
+                self._add_numbers()
+        while self._due and self._due[0][0] <= now:
+            due, name = heapq.heappop(self._due)
+            if (waiting := self.numbers.get(name)) is not None and waiting.due == due:
+                self.step(waiting)
+
+    def _look_at_all(self) -> None:
+        """After an error: a signal or a time that was due may have been missed."""
+        self._reap()
+        for number in list(self.numbers.values()):
+            if number.run is not None:
+                number.run.is_signalled = True
+            if not number.waits or number.received:
+                self.step(number)
 
     def step(self, number: SupervisorNumber) -> None:
         """Continue the steps of a number until they have to wait; drop the number if they are over."""
@@ -248,7 +291,10 @@ class Supervisor:
             number = self.numbers[name] = SupervisorNumber(self, name)
         number.line = _socket.socket(_socket.AF_UNIX, _socket.SOCK_STREAM, 0, line)
         self.by_line[line] = number
-        self._poll.register(line, select.EPOLLIN)
+        try:
+            self._poll.register(line, select.EPOLLIN)
+        except OSError:  # no memory: the scheduler sees the end of the line
+            self._hang_up(number)
         if number.run is None:
             self.step(number)
 
@@ -261,7 +307,8 @@ class Supervisor:
     def _hang_up(self, number: SupervisorNumber) -> None:
         if number.line is not None:
             del self.by_line[number.line.fileno()]
-            self._poll.unregister(number.line)
+            with _Suppressed():  # it may not be registered
+                self._poll.unregister(number.line)
             number.line.close()
             number.line = None
 
@@ -311,6 +358,8 @@ class Supervisor:
             pid, status, usage = os.wait4(seen.si_pid, 0)
             self._tags.pop(pid, None)
             if run is not None:
+                if run.main == pid:
+                    run.status = status  # first, because it can be had only once
                 run.ended(pid, status, usage)
                 changed[self.numbers[run.number.number]] = None
                 if run.main == pid:
@@ -369,7 +418,8 @@ class _OomScore:
     def write(self, score: int) -> None:
         """Set the value; does nothing if it is that of a job anyway."""
         if self.own < _JOB_OOM:
-            os.pwrite(self._fd, b"%d" % score, 0)
+            with _Suppressed():
+                os.pwrite(self._fd, b"%d" % score, 0)
 
 
 def _signal_descriptor(*numbers: int) -> int:

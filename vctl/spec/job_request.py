@@ -50,6 +50,8 @@ from vctl.spec.text import check_document
 
 CAUSES = ("NodeFailed", "LaunchFailed", "OutOfMemory", "ExitCode")
 """The failures that can be retried."""
+IN_RUNTIME_ENV = ("pip", "uv", "py_modules", "config")
+"""The fields of Ray's ``runtime_env`` that a private Ray carries out; jobs have the others as fields of their own."""
 
 
 @value(frozen=True, slots=True)
@@ -315,6 +317,10 @@ class JobRequest:
             ],
         ),
     ] = JobRay()  # fmt: skip
+    runtime_env: Annotated[
+        Document,
+        Opt(help="Packages for the tasks and the command of a job with ray, in Ray's form: pip, uv, py_modules."),
+    ] = None  # fmt: skip
     max_retries: Annotated[
         int,
         Opt(
@@ -389,6 +395,8 @@ class JobRequest:
                 "the command runs once, and Ray in every virtual node",
                 f"leave out {param('per_node')}, or {param('ray')}",
             )
+        if self.runtime_env:
+            check_runtime_env(self.runtime_env, has_ray=bool(self.ray.own))
         if self.attach is not None and (self.per_node or self.array is not None or self.max_retries):
             raise refuse(
                 param(self.attach[0]),
@@ -410,6 +418,21 @@ class JobRequest:
         check_environment(self.env)
         check_document(self.metadata, param("metadata"))
         check_document(self.labels, param("labels"))
+
+
+def check_runtime_env(runtime_env: Mapping[str, object], *, has_ray: bool) -> None:
+    """Refuse what a private Ray does not install, and packages without a private Ray."""
+    name = param("runtime_env")
+    for field_name in runtime_env:
+        if field_name not in IN_RUNTIME_ENV:
+            instead = {"env_vars": param("env"), "working_dir": param("working_dir")}.get(field_name)
+            fix = f"use {instead}" if instead else f"possible are {', '.join(IN_RUNTIME_ENV)}"
+            raise refuse(f"{name}.{field_name}", "it is not handed to Ray", fix)
+    if not has_ray:
+        fields = ", ".join(runtime_env)
+        raise refuse(
+            name, f"only a job with a Ray of its own has {fields}", f"add {param('ray')}, or leave it out"
+        )
 
 
 def entry_amounts(request: JobRequest) -> Amounts:

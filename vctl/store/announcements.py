@@ -34,6 +34,14 @@ class Announcements:
                     raise
         return self._fd
 
+    def release(self) -> None:
+        """Unlock the file, at which writers take turns."""
+        assert self._fd is not None
+        try:
+            locks.release(self._fd)
+        except OSError:
+            self.close()  # which unlocks it, too
+
     def write(self, entry: int, mark: bytes) -> None:
         """Announce an entry, after the commit: who watched the WAL would wake before it can read the commit."""
         try:

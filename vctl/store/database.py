@@ -160,7 +160,7 @@ class Tables(sqlite3.Connection):
 
     def close(self) -> None:
         """Close the connection."""
-        if self.files.replaced():
+        if self._seems_replaced():
             self._leave()
         self.files.identities = None
         opened.discard(self.files)
@@ -176,9 +176,16 @@ class Tables(sqlite3.Connection):
 
     def __del__(self) -> None:
         """SQLite would close a forgotten connection as well, and do harm if its files are others now."""
-        if self.files.replaced():
+        if self._seems_replaced():
             self._leave()
         opened.discard(self.files)
+
+    def _seems_replaced(self) -> bool:
+        """Whether a file was replaced; one that cannot be looked at counts as the one of the directory."""
+        try:
+            return bool(self.files.replaced())
+        except OSError:
+            return False
 
     def _leave(self) -> None:
         from vctl.store import replaced
@@ -463,9 +470,9 @@ def write_lock_holder(path: Path) -> str:
     return "another process"
 
 
-def disown(home: Path) -> None:
-    """Separate the tables from all records of processes, as they come from another place or time."""
-    with closing(open_file(database_path(home))) as db:
+def disown(path: Path) -> None:
+    """Separate the tables in a file from all records of processes, as they come from another place or time."""
+    with closing(open_file(path)) as db:
         db.execute("INSERT OR REPLACE INTO meta VALUES (?, ?)", (PLACE, json.dumps(os.urandom(8).hex())))
         db.execute(
             f"UPDATE head SET journal = ?, base = {NEWEST}, contents = random()", (os.urandom(8).hex(),)

@@ -13,7 +13,7 @@ import time
 from contextlib import suppress
 from pathlib import Path
 
-from vctl.errors import VctlError
+from vctl.errors import VctlError, disk_trouble
 from vctl.store.ownership import PARTS, TABLES
 
 REMOVED = ".removed-"
@@ -30,10 +30,15 @@ class Gone(VctlError):
 
 
 def identity(path: str | Path) -> Identity:
-    """The device and the inode of the file or directory at a path; None if there is none."""
+    """The device and the inode of the file or directory at a path; None if there is none.
+
+    Raises OSError if that is not known, for want of memory or because the disk fails: nothing may be concluded then.
+    """
     try:
         info = os.stat(path)
-    except OSError:
+    except OSError as error:
+        if disk_trouble(error) is not None:
+            raise
         return None
     return info.st_dev, info.st_ino
 

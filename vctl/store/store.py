@@ -66,6 +66,8 @@ class Store:
         """Number of the newest entry of the journal when this connection wrote last."""
         self.being_started: dict[int, int] = {}
         """In a command: a waiting job that a supervisor starts now -> the ended job whose place it takes."""
+        self.submitted = ""
+        """The id of the job that was submitted last through this connection."""
         self.takes_back = True
         """Whether a transaction begins by taking back all runs that were assigned ahead."""
         self.withdrawn: list[str] = []
@@ -108,6 +110,13 @@ class Store:
 
     settled = staticmethod(ahead.settled)
 
+    @property
+    def effect(self) -> str:
+        """What has happened through this connection, for an error that comes after it; empty if nothing has."""
+        if self.submitted:
+            return f"job {self.submitted} was submitted"
+        return "the command took effect" if self.last_entry else ""
+
     # ---- reading ----
 
     def rows(self, sql: str, *values: object) -> list[sqlite3.Row]:
@@ -142,7 +151,8 @@ class Store:
         try:
             yield
         finally:
-            self.db.execute("COMMIT")
+            if self._db.in_transaction:  # SQLite has ended it when memory or the disk has failed
+                self.db.execute("COMMIT")
 
     def lost(self) -> tuple[int, int] | None:
         """The first and the last journal entry that were committed and are lost: the end of the WAL was damaged.
@@ -165,6 +175,7 @@ class Store:
             yield
             return
         turn = self._changes.file()
+        commits = False
         try:
             self._begin(turn)
             self._db.check()
@@ -176,7 +187,8 @@ class Store:
             if self.before_commit is not None:
                 self.before_commit(self)
             self._write_head()
-            self.db.execute("COMMIT")
+            db, commits = self.db, True
+            db.execute("COMMIT")
             self._db.check_commit()
             self.last_entry = self._head().seq
             # before another process can write, so that the last announcement is that of the last commit
@@ -190,13 +202,24 @@ class Store:
             if self.db.in_transaction:  # on a full disk SQLite has rolled back already
                 with suppress(sqlite3.OperationalError):
                     self.db.execute("ROLLBACK")
+                commits = False
+            self._note_effect(tried=commits)
             if isinstance(error, sqlite3.Error) and (trouble := disk_trouble(error)) is not None:
                 raise trouble from error
             raise
         finally:
             self.head = None
             if turn is not None:
-                locks.release(turn)
+                self._changes.release()
+
+    def _note_effect(self, *, tried: bool) -> None:
+        """After an error in a transaction: note whether its commit, if it was tried, has succeeded all the same."""
+        entry = self.head.seq if self.head is not None else 0
+        with suppress(sqlite3.Error, MemoryError):
+            if tried and entry and self.value(f"SELECT {NEWEST}") >= entry:
+                self.last_entry = entry
+                return
+        self.submitted = ""
 
     def _begin(self, turn: int | None) -> None:
         """Begin a write transaction as soon as no other process has one.

@@ -55,7 +55,7 @@ def submit(
         Opt(
             "--runtime-env-json",
             metavar="JSON",
-            help="Runtime environment in Ray's form; env_vars and working_dir are used.",
+            help="Runtime environment in Ray's form: env_vars, working_dir; with --ray also pip, uv, py_modules.",
         ),
     ] = None,
     stdin: Annotated[
@@ -90,7 +90,9 @@ def submit(
             "Missing argument 'CMD'",
             fix=f"for example `{call.command.examples[0]}`; see `vctl {path} --help`",
         )
-    variables, directory = cli.submission.surroundings(call, env, env_file, working_dir, runtime_env_json)
+    runtime_env = cli.submission.runtime_env_of(runtime_env_json)
+    variables, directory = cli.submission.surroundings(env, env_file, working_dir, runtime_env)
+    values |= cli.submission.for_ray(call, runtime_env, values)
     values |= {
         "env": variables,
         "cwd": directory,
@@ -206,7 +208,7 @@ def rerun(
     under their own indices in the same array, and their logs go on.
     """
     values = dict(options or {})
-    variables, directory = cli.submission.surroundings(call, env, env_file, working_dir, None)
+    variables, directory = cli.submission.surroundings(env, env_file, working_dir, {})
     about = cli.submission.metadata(metadata, metadata_json)
     given = {"env": variables or None, "cwd": directory, "metadata": about or None}
     values |= {name: value for name, value in given.items() if value is not None}
@@ -253,7 +255,7 @@ def edit(
     what an option gave: a time limit, a begin time, dependencies. Of an array, what waits is changed.
     """
     values = dict(options or {})
-    variables, directory = cli.submission.surroundings(call, env, env_file, working_dir, None)
+    variables, directory = cli.submission.surroundings(env, env_file, working_dir, {})
     about = cli.submission.metadata(metadata, metadata_json)
     values |= {
         name: value for name, value in (("env", variables), ("cwd", directory), ("metadata", about)) if value

@@ -33,7 +33,7 @@ from vctl.engine.state import SchedulerState
 from vctl.ops.forms import amounts
 from vctl.ray import private
 from vctl.ray.private import ray_parent
-from vctl.ray.private.raylets import JOB_CONFIG, marked
+from vctl.ray.private.raylets import JOB_CONFIG, marked, to_install
 from vctl.runtime.protocol import LaunchRequest, ReservedParts, Runtime
 from vctl.scheduler.elasticity import can_grow
 from vctl.scheduler.leasing import idle_parts
@@ -63,10 +63,17 @@ def part_of(kind: str, argv: Sequence[str]) -> str:
     return JOINS if os.path.basename("".join(argv[3:4])) == os.path.basename(_JOIN) else kind
 
 
-def job_config(submission_id: str, metadata: Mapping[str, str]) -> dict[str, str]:
-    """The variable by which ``ray.init()`` in a job finds the metadata of the job, as where Ray runs it."""
+def job_config(
+    submission_id: str, metadata: Mapping[str, str], variables: Mapping[str, str]
+) -> dict[str, str]:
+    """The variable by which ``ray.init()`` in a job finds the metadata of the job, as where Ray runs it.
+
+    ``variables``: those of the job, in which the packages of its ``runtime_env`` are.
+    """
     own = {"job_submission_id": submission_id, "job_name": submission_id, **metadata}
-    return {JOB_CONFIG: json.dumps({"runtime_env": {}, "metadata": own})}
+    return {
+        JOB_CONFIG: json.dumps({"runtime_env": to_install(variables.get(JOB_CONFIG, "")), "metadata": own})
+    }
 
 
 def begin_on_ray(home: Path, ledger: Ledger, run: Run) -> Mapping[str, Any]:

@@ -3,27 +3,28 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 from vctl import ops
-from vctl.core.values import replace
+from vctl.core.values import replace, value
 from vctl.errors import BadSpec
 from vctl.operations.declare import Context
-from vctl.ray.ops.packages import PROTOCOL
+from vctl.ray.ops.packages import PROTOCOL, WHEEL
 from vctl.spec.fields import refuse
 from vctl.spec.job_request import JobRay, JobRequest
 
 RAYS = {"lazy": "lazy", "private": "plain", "dashboard": "dashboard", "none": ""}
 """The kind of private Ray (empty: none), by the value of ``vctl_ray`` in the metadata of a job."""
 PACKAGE = f"{PROTOCOL}://"
-UNDERSTOOD = ("env_vars", "working_dir", "py_modules", "excludes", "config")
-"""The accepted fields. The client has applied ``excludes``; ``config`` concerns only refused fields."""
+OF_RAY = ("pip", "uv")
+"""The fields that a private Ray carries out, as it does with wheels in ``py_modules``."""
+UNDERSTOOD = ("env_vars", "working_dir", "py_modules", *OF_RAY, "excludes", "config", "_ray_commit")
+"""The accepted fields. The client has applied ``excludes``; ``config`` concerns what Ray installs; the client's own
+``_ray_commit`` is that of its Ray, and the private Ray has one of its own."""
 INSTEAD = {
-    **dict.fromkeys(
-        ("pip", "uv", "conda"),
-        "install the packages into an environment of the machine, and name its python in the entrypoint",
-    ),
+    "conda": "install the packages into an environment of the machine, and name its python in the entrypoint",
     **dict.fromkeys(("container", "image_uri"), "start the container in the entrypoint, such as `podman run IMAGE …`"),
     "py_executable": "name that python in the entrypoint",
     "java_jars": "put the jars into working_dir, and name them in env_vars.CLASSPATH",
@@ -31,13 +32,25 @@ INSTEAD = {
 }  # fmt: skip
 
 
-def read(given: Mapping[str, Any]) -> tuple[dict[str, str], str | None, list[str]]:
-    """The variables, the directory or archive, and the archives of modules; refuses what is not supported."""
-    for field, value in given.items():
-        if field not in UNDERSTOOD and value not in (None, {}, [], ""):
+@value(frozen=True, slots=True)
+class Environment:
+    """The parts of a ``runtime_env``: variables, a directory or an archive, archives of modules, wheels."""
+
+    variables: Mapping[str, str]
+    working_dir: str | None
+    modules: tuple[str, ...]
+    wheels: tuple[str, ...]
+    of_ray: Mapping[str, Any]
+    """What a private Ray carries out, without the wheels."""
+
+
+def read(given: Mapping[str, Any]) -> Environment:
+    """Read a ``runtime_env``; refuses what is not supported."""
+    for field, content in given.items():
+        if field not in UNDERSTOOD and content not in (None, {}, [], ""):
             raise BadSpec(
                 f"runtime_env.{field}: not supported here",
-                fix=INSTEAD.get(field, f"leave it out; supported are {', '.join(UNDERSTOOD[:3])}"),
+                fix=INSTEAD.get(field, f"leave it out; supported are {', '.join(UNDERSTOOD[:5])}"),
             )
     env = given.get("env_vars") or {}
     if not isinstance(env, dict) or not all(isinstance(value, str) for value in env.values()):
@@ -48,18 +61,31 @@ def read(given: Mapping[str, Any]) -> tuple[dict[str, str], str | None, list[str
     working_dir = given.get("working_dir") or None
     if working_dir is not None and not (isinstance(working_dir, str) and working_dir.startswith("/")):
         working_dir = _package(working_dir, "working_dir")
-    return env, working_dir, [_package(uri, f"py_modules[{number}]") for number, uri in enumerate(modules)]
+    archives = [_package(uri, f"py_modules[{number}]") for number, uri in enumerate(modules)]
+    return Environment(
+        env,
+        working_dir,
+        tuple(name for name in archives if not name.endswith(WHEEL)),
+        tuple(name for name in archives if name.endswith(WHEEL)),
+        {field: given[field] for field in (*OF_RAY, "config") if given.get(field)},
+    )
+
+
+def installs(environment: Environment, wheels: Sequence[Path], kind: str) -> dict[str, object] | None:
+    """What the private Ray of this kind is handed; None for nothing. ``wheels``: where they are now."""
+    handed = {**environment.of_ray, **({"py_modules": [str(path) for path in wheels]} if wheels else {})}
+    fields = [field for field in handed if field != "config"]
+    if fields and not kind:
+        raise BadSpec(
+            f"runtime_env.{fields[0]}: Ray installs it, and this job has no Ray of its own",
+            fix="have one (metadata vctl_ray: private), or install it into an environment of the machine",
+        )
+    return handed if fields else None
 
 
 def _package(uri: object, field: str) -> str:
     if isinstance(uri, str) and uri.startswith(PACKAGE):
-        name = uri.removeprefix(PACKAGE)
-        if name.endswith((".whl", ".jar")):
-            raise BadSpec(
-                f"runtime_env.{field}: {name} would have to be installed, which is not done here",
-                fix="name the directory of the module, or install it into an environment of the machine",
-            )
-        return name
+        return uri.removeprefix(PACKAGE)
     raise BadSpec(
         f"runtime_env.{field}: {str(uri)[:200]} is not fetched from here",
         fix="name a local directory: Ray's client uploads it",

@@ -10,6 +10,7 @@ import shlex
 import string
 from collections.abc import AsyncIterator, Iterator, Mapping
 from contextlib import ExitStack, aclosing, suppress
+from pathlib import Path as FilePath
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Path, Request, WebSocket, WebSocketDisconnect
@@ -28,7 +29,7 @@ from vctl.http.documents import ERRORS, Document, good
 from vctl.operations import jobs
 from vctl.operations.declare import Context
 from vctl.ops.waiting import JOBS
-from vctl.ray.http.ray_environment import expanded, private_ray, read
+from vctl.ray.http.ray_environment import expanded, installs, private_ray, read
 from vctl.ray.ops import packages
 from vctl.spec.documents import JobForm
 from vctl.spec.job_request import JobRay
@@ -123,7 +124,8 @@ def submit(request: Request, body: Submission) -> JSONResponse:
 def _submit(on: Context, body: Submission, submission_id: str, setting: str | None, files: ExitStack) -> None:
     metadata = body.metadata or {}
     given = body.runtime_env or {}
-    env, working_dir, modules = read(given)
+    environment = read(given)
+    working_dir = environment.working_dir
     around = on.surroundings(None)
     values = {
         "entrypoint": (*SHELL, body.entrypoint),
@@ -136,20 +138,27 @@ def _submit(on: Context, body: Submission, submission_id: str, setting: str | No
     }
     request = jobs.JOB_FIELDS.read(on, values)
     unpacked_at: str | None = None
+    wheels: tuple[FilePath, ...] = ()
     python_path: list[str] = []
     archive = None if working_dir is None or request.cwd is not None else working_dir
-    if archive is not None or modules:
-        unpacked = files.enter_context(packages.unpacked(on.store.home, submission_id, archive, modules))
+    if archive is not None or environment.modules or environment.wheels:
+        unpacked = files.enter_context(
+            packages.unpacked(on.store.home, submission_id, archive, environment.modules, environment.wheels)
+        )
+        wheels = unpacked.wheels
         unpacked_at = str(unpacked.root)
         python_path = [str(path) for path in (unpacked.working_dir, *unpacked.modules) if path is not None]
         if unpacked.working_dir is not None:
             request = replace(request, cwd=str(unpacked.working_dir))
     ray = JobRay(private_ray(on, request, metadata, setting, around), given, unpacked_at)
-    variables = {"PYTHONUNBUFFERED": "1", **{name: expanded(value, around) for name, value in env.items()}}
+    installed = installs(environment, wheels, ray.own)
+    own = {name: expanded(value, around) for name, value in environment.variables.items()}
+    variables = {"PYTHONUNBUFFERED": "1", **own}
     if python_path:
         variables["PYTHONPATH"] = ":".join(filter(None, (*python_path, variables.get("PYTHONPATH"))))
     try:
-        ops.submitting.submit(on.store, replace(request, env=variables, ray=ray), environment=around)
+        request = replace(request, env=variables, ray=ray, runtime_env=installed)
+        ops.submitting.submit(on.store, request, environment=around)
     except Conflict as error:
         if "submission_id" not in error.details:
             raise

@@ -36,7 +36,7 @@ def exists(request: Request, protocol: Protocol, package: Package) -> Response:
 
 @router.put("/{protocol}/{package}", response_class=Response)
 async def upload(request: Request, protocol: Protocol, package: Package) -> Response:
-    """Upload a package: an archive (.zip, .tar.gz, .tgz, .tar.xz) for the working directory or a Python module."""
+    """Upload a package for the working directory or a Python module: .zip, .whl, .tar.gz, .tgz or .tar.xz."""
     _check_protocol(protocol)
     length = request.headers.get("content-length", "")
     if length.isdigit() and int(length) > MAX_BYTES:

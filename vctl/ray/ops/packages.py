@@ -33,10 +33,11 @@ MAX_BYTES = 512 << 20
 MAX_UNPACKED, MAX_FILES = 4 << 30, 50_000
 MAX_CONTENTS = 16 << 20
 """The most bytes of the table of contents of a zip archive: 300 for each file."""
+WHEEL = ".whl"
 KEEP_S = 24 * 3600.0
 YOUNG_S = 3600.0
 """Seconds for which the files of a job are kept in any case: a submit may still be unpacking them."""
-_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._+-]{0,180}\.(?:zip|tar\.gz|tgz|tar\.xz)\Z")
+_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._+-]{0,180}\.(?:zip|whl|tar\.gz|tgz|tar\.xz)\Z")
 _BLOCK = 1 << 20
 _DAMAGED = (
     zipfile.BadZipFile, tarfile.TarError, zlib.error, LZMAError, EOFError, RuntimeError, NotImplementedError,
@@ -52,6 +53,8 @@ class JobFiles:
     root: Path
     working_dir: Path | None
     modules: tuple[Path, ...]
+    wheels: tuple[Path, ...] = ()
+    """Not unpacked: a private Ray installs them."""
 
 
 def stored(home: Path, name: str) -> Path:
@@ -59,7 +62,7 @@ def stored(home: Path, name: str) -> Path:
     if not _NAME.match(name):
         raise BadSpec(
             f"{name[:200]!r} is not the name of a package",
-            fix="send an archive: .zip, .tar.gz, .tgz or .tar.xz",
+            fix="send an archive: .zip, .whl, .tar.gz, .tgz or .tar.xz",
         )
     return home / "packages" / name
 
@@ -114,7 +117,9 @@ def upload(home: Path, name: str) -> Iterator[Upload]:
 
 
 @contextmanager
-def unpacked(home: Path, job: str, working_dir: str | None, modules: Sequence[str]) -> Iterator[JobFiles]:
+def unpacked(
+    home: Path, job: str, working_dir: str | None, modules: Sequence[str], wheels: Sequence[str] = ()
+) -> Iterator[JobFiles]:
     """Unpack archives for a job into a directory of its own, which is removed if the block ends with an error."""
     root = home / "job-files" / f"{job}.{secrets.token_hex(4)}"
     _make(root)
@@ -127,6 +132,7 @@ def unpacked(home: Path, job: str, working_dir: str | None, modules: Sequence[st
                 _unpack(home, name, root / f"py_modules_{number}", budget)
                 for number, name in enumerate(modules)
             ),
+            tuple(_copied(home, name, root / name) for name in wheels),
         )
     except BaseException:
         shutil.rmtree(root, ignore_errors=True)
@@ -202,12 +208,23 @@ def too_large() -> BadSpec:
     )
 
 
-def _unpack(home: Path, name: str, into: Path, budget: _Budget) -> Path:
+def _copied(home: Path, name: str, to: Path) -> Path:
+    shutil.copyfile(_uploaded(home, name), to)
+    return to
+
+
+def _uploaded(home: Path, name: str) -> Path:
+    """The path of an archive. Raises NotFound if there is none."""
     path = stored(home, name)
     if not exists(home, name):
         raise NotFound(
             f"Package {PROTOCOL}://{name} does not exist", fix=f"upload it to /api/packages/{PROTOCOL}/{name}"
         )
+    return path
+
+
+def _unpack(home: Path, name: str, into: Path, budget: _Budget) -> Path:
+    path = _uploaded(home, name)
     into.mkdir(mode=0o700)
     with _refusing_damage(name), _opened(path, name) as archive:
         budget.check(archive)
@@ -237,7 +254,7 @@ class _ZipSource(io.FileIO):
 @contextmanager
 def _opened(path: Path, name: str) -> Iterator[zipfile.ZipFile | tarfile.TarFile]:
     """Open an archive as the kind that its name says."""
-    if not name.endswith(".zip"):
+    if not name.endswith((".zip", WHEEL)):
         with tarfile.open(path) as packed:
             yield packed
         return

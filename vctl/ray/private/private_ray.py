@@ -32,6 +32,7 @@ import select
 import shutil
 import signal
 import socket
+import subprocess
 import sys
 import time
 
@@ -55,10 +56,13 @@ else:
 
 DASHBOARD, PLAIN, LAZY = "dashboard", "plain", "lazy"
 DRAIN_S = 10
+STOP_S = 60.0
+"""How long after the word of `ray stop` an end of the head counts as its doing."""
 TRIES = 3
 """How often a start is tried: `ray start` gives up after 30 s, and a busy machine may need longer."""
 _AGAIN_S = (1.0, 30.0)  # first and longest wait before a raylet that ended is started again
 _POLL_S = 0.5
+_PACKAGES = os.path.join(os.path.dirname(os.path.abspath(__file__)), "ray_packages.py")
 
 
 def main(words: list[str]) -> "NoReturn":
@@ -85,10 +89,25 @@ def main(words: list[str]) -> "NoReturn":
     if not reply:
         sys.exit(1)  # the keeper has said why
     os.environ.update(json.loads(reply))
+    os.environ.update(installed(ray))
     try:
         os.execvp(command[0], command)
     except OSError as error:
         _refuse(f"cannot run {command[0]}: {error.strerror}", 126)
+
+
+def installed(ray: str) -> dict[str, str]:
+    """Has Ray install the packages of the job's ``runtime_env``; the variables with which the command finds them."""
+    runtime_env = raylets.to_install(os.environ.get(raylets.JOB_CONFIG, ""))
+    if not runtime_env:
+        return {}
+    words = [raylets.python_of(ray), _PACKAGES]
+    done = subprocess.run(words, input=json.dumps(runtime_env).encode(), stdout=subprocess.PIPE, check=False)
+    if done.returncode:
+        _refuse("Ray has not installed the packages of the runtime_env", 1)
+    answer = json.loads(done.stdout)
+    config = raylets.job_config(os.environ[raylets.JOB_CONFIG], answer["runtime_env"])
+    return {**answer["variables"], raylets.JOB_CONFIG: config}
 
 
 class Raylet:
@@ -114,6 +133,8 @@ class Keeper(Parent):
         self.count = 0
         self.pause_s, self.not_before, self.due = _AGAIN_S[0], 0.0, 0.0
         self.growth: ray_growth.RayletGrowth | None = None
+        self.stopped_until = 0.0
+        """Until when an end of the head is that of a `ray stop`."""
         self.answered = ""
         self.says: dict[str, Any] = {}
 
@@ -125,14 +146,18 @@ class Keeper(Parent):
             if kind == LAZY:
                 self.let_go_on({})
                 self.wait_for_a_connection()
-            self.start_all(dashboard=kind == DASHBOARD)
-            self.serve()
+            while True:
+                self.start_all(dashboard=kind == DASHBOARD)
+                self.serve()
+                self.clear()
+                say("`ray stop` has ended the job's Ray; another one starts when something connects to it")
+                self.wait_for_a_connection()
         except Over:
             pass
         except (Failed, OSError, ValueError) as error:
             say(f"Ray did not start: {error}")
             code = 1
-            if kind == LAZY:
+            if self.answer is None:
                 self.kill_the_command("the command cannot go on without it and is killed")
         except BaseException as error:  # noqa: BLE001  # on any error, Ray must not be left behind
             say(f"the keeper of Ray failed: {error!r}")
@@ -174,6 +199,7 @@ class Keeper(Parent):
             door.bind(("", self.gcs.getsockname()[1]))
             door.listen()
             while not select.select([door], [], [], 0)[0]:
+                self.is_stopping()
                 self.reply(self.leaving(self.shown()))
                 self.pause(START_S, [door.fileno(), self.watch.fileno()])
                 self.watch.read()
@@ -193,6 +219,7 @@ class Keeper(Parent):
 
     def start_all(self, *, dashboard: bool) -> None:
         """Start the head and all raylets, then let the command go on."""
+        is_first_start = not self.count
         first, *others = self.needed(self.shown(), {}).values()
         self.client, port = raylets.held_port()
         held, busy_port = raylets.held_port()
@@ -224,14 +251,14 @@ class Keeper(Parent):
         if dashboard:
             more["RAY_API_SERVER_ADDRESS"] = more["RAY_DASHBOARD_ADDRESS"] = url = self.dashboard()
             say(f"Ray dashboard: {url}, token {self.access['RAY_AUTH_TOKEN']}")
-        else:
+        elif is_first_start:
             say("Ray runs without its dashboard, so ray.util.state does not answer; --ray-dashboard adds it")
         self.let_go_on(more)
 
     def let_go_on(self, more: "dict[str, str]") -> None:
         """Let the command start, if it has not started yet. ``more``: variables for its environment."""
         if self.answer is not None:
-            variables = {**self.access, "RAY_TMPDIR": self.folder, **more}
+            variables = {**self.access, **raylets.ways(os.environ, self.folder), **more}
             os.write(self.answer, json.dumps(variables).encode())
             os.close(self.answer)
             self.answer = None
@@ -321,9 +348,12 @@ class Keeper(Parent):
     # ---- while the command runs ----
 
     def serve(self) -> None:
-        """Keep the raylets in step with the virtual nodes until Over is raised."""
-        while True:
-            self.check()
+        """Keep the raylets in step with the virtual nodes until `ray stop` has ended the head. Raises Over."""
+        while not self.check():
+            if time.monotonic() < self.stopped_until:  # other raylets end before the head
+                self.pause(_POLL_S, [self.watch.fileno()])
+                self.watch.read()
+                continue
             dead: list[Raylet] = []
             for of_node in self.raylets.values():
                 for raylet in [raylet for raylet in of_node if raylet.pid in self.ended]:
@@ -347,13 +377,38 @@ class Keeper(Parent):
                 self.pause(self.due_s(), [self.watch.fileno(), *(self.growth.inputs if self.growth else ())])
             self.watch.read()
 
-    def check(self) -> None:
-        """Kill the command if the head has ended. Raises Over in that case."""
+    def check(self) -> bool:
+        """Whether `ray stop` has ended the head. If it has ended by itself, kills the command, and raises Over."""
+        if self.is_stopping():
+            self.stopped_until = time.monotonic() + STOP_S
         if any(pid in self.ended for pid in self.head):
+            if time.monotonic() < self.stopped_until:
+                return True
             self.kill_the_command(
                 "the head of the job's Ray has ended; the command cannot go on without it and is killed"
             )
             raise Over
+        return False
+
+    def is_stopping(self) -> bool:
+        """Whether ray_stop.py has left word that it stops this Ray; tells it that it may go on."""
+        try:
+            os.unlink(f"{self.folder}/{ray_parent.STOPPING}")
+        except FileNotFoundError:
+            return False
+        return True
+
+    def clear(self) -> None:
+        """Kill what is left of this Ray, and make ready for another one at the same address."""
+        super().end()
+        if self.growth is not None:
+            self.growth.close()
+        self.raylets.clear()
+        self.ended.clear()
+        self.stopped_until = 0.0
+        shutil.rmtree(self.folder)
+        self.make_folder()
+        self.gcs, _ = raylets.held_port(socket.SO_REUSEADDR, int(self.address.rpartition(":")[2]))
 
     def kill_the_command(self, text: str) -> None:
         """Say why, and kill the command, which could only hang."""

@@ -80,14 +80,20 @@ class RayletGrowth:
         if not read:
             if self.again_s == AGAIN_S:
                 say(f"what Ray has to do cannot be read, so it does not grow: {self.parent.last_lines()}")
-            self.inputs.clear()
-            os.close(self.output)
-            self.watch, self.not_before = None, time.monotonic() + self.again_s
+            self.close()
+            self.not_before = time.monotonic() + self.again_s
             self.again_s *= 2
             return
         *lines, self.line = (self.line + read).split(b"\n")
         if lines:
             self.act(json.loads(lines[-1]), shown)
+
+    def close(self) -> None:
+        """Read no more of ray_gcs.py, which has ended."""
+        if self.watch is not None:
+            self.inputs.clear()
+            os.close(self.output)
+            self.watch = None
 
     def _watch(self) -> None:
         parent = self.parent

@@ -32,6 +32,8 @@ SAID, LEAVING, LEFT = ".said", ".leaving", ".left"
 """Suffixes of files beside NODES: messages of a keeper; a request to use less; the answer to the request."""
 JOIN = "join.json"
 """The file in the directory of a running Ray that says how a raylet joins it."""
+STOPPING = "stopping"
+"""The file in the directory of a Ray that ray_stop.py makes; the keeper removes it when it has read it."""
 PLACE = "\0vctl-ray-start-{}"
 """The abstract unix sockets that starts of Ray on this machine hold, one for each CPU, whoever starts them."""
 _PLACE_S, _PLACE_POLL_S = 600.0, 0.1
@@ -84,7 +86,9 @@ class Parent:
         self, options: list[str], part: "dict[str, Any]", name: str, cores: list[int] | None
     ) -> tuple[int, str]:
         """Start a raylet, and wait until it has joined; its pid and its node id. Raises Failed, Over."""
-        env, name = {**self.env, "CUDA_VISIBLE_DEVICES": ",".join(part["gpus"])}, raylets.node_name(name)
+        path = raylets.path_with(self.ray, self.env.get("PATH", os.defpath))
+        env = {**self.env, "PATH": path, "CUDA_VISIBLE_DEVICES": ",".join(part["gpus"])}
+        name = raylets.node_name(name)
         words = ["start", f"--temp-dir={self.folder}/{TEMPORARY}", *options, *raylets.arguments(part, name)]
         with self.place():
             code = self.run(words, env, cores)

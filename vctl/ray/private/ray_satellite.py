@@ -60,12 +60,14 @@ class Satellite(Keeper):
         super().start(node, part, options)
         self.tell(up=sorted(vnode_id for vnode_id, of_node in self.raylets.items() if of_node))
 
-    def check(self) -> None:
-        """Raises Over after SIGTERM, and when there are neither raylets nor virtual nodes that need one."""
+    def check(self) -> bool:
+        """False. Raises Over after SIGTERM, and when there are neither raylets nor virtual nodes that need one."""
+        self.is_stopping()
         if signal.SIGTERM in self.signals or not (
             any(self.raylets.values()) or self.needed(self.shown(), {})
         ):
             raise Over
+        return False
 
     def grow(self, shown: "dict[str, Any]") -> None:
         """Do nothing: the keeper of the head lets the virtual cluster grow."""

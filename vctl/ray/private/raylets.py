@@ -9,6 +9,7 @@ import sys
 
 MYPY = False
 if MYPY:
+    from collections.abc import Mapping
     from typing import Any
 
 PACKAGE = "ray[default]"
@@ -27,13 +28,20 @@ SETTINGS = {
     "RAY_health_check_period_ms": "1000",
     "RAY_health_check_timeout_ms": "10000",
     "RAY_health_check_failure_threshold": "5",
+    # Ray's memory monitor judges the whole machine: when others fill it, it kills the workers of this job, and it
+    # does not see that this job uses more than it has. vctl's supervisors judge each job by its own memory
+    "RAY_memory_monitor_refresh_ms": "0",
 }
 ELSEWHERE = ("RAY_ADDRESS", "RAY_API_SERVER_ADDRESS", "RAY_DASHBOARD_ADDRESS")
 """Variables that may lead to another Ray or to vctl's own server: those of whoever submitted the job."""
 JOB_CONFIG = "RAY_JOB_CONFIG_JSON_ENV_VAR"
 """The variable in which Ray's job API gives a job its metadata; only the command and what it starts have it."""
+INSTALLED = ("pip", "uv", "py_modules")
+"""The fields of a ``runtime_env`` that Ray installs before a process starts."""
 _NOT_OURS = (*ELSEWHERE, JOB_CONFIG, "OMP_NUM_THREADS", "VCTL_TASK_ID")
 _MAX_NAME = 200
+PYTHON_START = os.path.join(os.path.dirname(os.path.abspath(__file__)), "python_start")
+"""A folder for PYTHONPATH: `ray stop` ends the Ray of its job alone."""
 _ANY_PORT = (
     "--dashboard-agent-listen-port=0", "--dashboard-agent-grpc-port=0", "--metrics-export-port=0",
     "--runtime-env-agent-port=0", "--node-manager-port=0", "--object-manager-port=0", "--min-worker-port=0",
@@ -46,6 +54,12 @@ def program(command: "list[str] | tuple[str, ...]", path: str, cwd: str | None =
     own = shutil.which(os.path.join(cwd or "", command[0]) if "/" in command[0] else command[0], path=path)
     beside = None if own is None else shutil.which(os.path.join(os.path.dirname(own), "ray"))
     return beside or shutil.which("ray", path=path) or shutil.which(os.path.dirname(sys.executable) + "/ray")
+
+
+def path_with(ray: str, path: str) -> str:
+    """The search path for Ray's processes: they call ``pip`` by its name, which is beside Ray's command."""
+    beside = os.path.dirname(os.path.abspath(ray))
+    return path if beside in path.split(os.pathsep) else f"{beside}{os.pathsep}{path}"
 
 
 def python_of(ray: str) -> str:
@@ -66,7 +80,30 @@ def environment(access: "dict[str, str]", folder: str) -> dict[str, str]:
     ``ray`` there, which is where a program looks that has no RAY_ADDRESS.
     """
     around = {name: text for name, text in os.environ.items() if name not in _NOT_OURS}
-    return {**around, **SETTINGS, **access, "RAY_TMPDIR": folder}
+    return {**around, **SETTINGS, **access, **ways(around, folder)}
+
+
+def ways(around: "Mapping[str, str]", folder: str) -> dict[str, str]:
+    """What leads to this Ray beside its address, for a process with the environment ``around``."""
+    paths = [path for path in around.get("PYTHONPATH", "").split(os.pathsep) if path != PYTHON_START]
+    python_path = os.pathsep.join([PYTHON_START, *paths] if any(paths) else [PYTHON_START])
+    return {"RAY_TMPDIR": folder, "PYTHONPATH": python_path}
+
+
+def job_config(text: str, runtime_env: "Mapping[str, Any]") -> str:
+    """The value of JOB_CONFIG with these fields in its ``runtime_env``; ``text``: the value that it had."""
+    config = json.loads(text or "{}")
+    return json.dumps({**config, "runtime_env": {**config.get("runtime_env", {}), **runtime_env}})
+
+
+def to_install(text: str) -> "dict[str, Any]":
+    """The ``runtime_env`` in a value of JOB_CONFIG, if there is something to install."""
+    try:
+        config = json.loads(text or "{}")
+    except ValueError:
+        return {}  # Ray says what is wrong with it
+    runtime_env = (config.get("runtime_env") if isinstance(config, dict) else None) or {}
+    return runtime_env if any(runtime_env.get(field) for field in INSTALLED) else {}
 
 
 def node_name(name: str) -> str:
@@ -133,14 +170,14 @@ def exceeds(node: "dict[str, Any]", parts: "list[dict[str, Any]]") -> bool:
     )
 
 
-def held_port(option: int = socket.SO_REUSEPORT) -> tuple[socket.socket, int]:
-    """A port reserved while the socket is open, for a server that sets the same option: nobody else gets it.
+def held_port(option: int = socket.SO_REUSEPORT, port: int = 0) -> tuple[socket.socket, int]:
+    """A port (0: any) reserved while the socket is open, for a server that sets the same option: nobody else gets it.
 
     Ray's client server sets SO_REUSEPORT, its GCS SO_REUSEADDR.
     """
     held = socket.socket()
     held.setsockopt(socket.SOL_SOCKET, option, 1)
-    held.bind(("", 0))
+    held.bind(("", port))
     return held, held.getsockname()[1]
 
 

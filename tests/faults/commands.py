@@ -1,0 +1,194 @@
+"""A command in a process of its own, in which one point fails; what it said, and what it left."""
+
+from __future__ import annotations
+
+import importlib
+import json
+import os
+import re
+import shutil
+import signal
+import sys
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from tests.faults import points
+from tests.faults.points import Points
+from vctl import __main__ as command_line
+
+PATIENCE_S = 30.0
+EXIT_CODES = (0, 1, 2, 3, 4, 5, 6, 7, 8)
+"""The documented ones."""
+IGNORED = re.compile(r"^Exception ignored .*\nTraceback .*\n(  .*\n)*MemoryError: ?\n", re.MULTILINE)
+"""What CPython writes where an exception cannot go on, as at the end of a generator."""
+
+
+@dataclass(frozen=True)
+class Ended:
+    """How a process ended. ``code``: negative for a signal."""
+
+    code: int
+    out: str
+    err: str
+
+
+def play(
+    run: Callable[[], None],
+    folder: Path,
+    env: Mapping[str, str],
+    kind: str,
+    failing: Points,
+    notes: Path | None = None,
+    within_s: float = PATIENCE_S,
+) -> Ended:
+    """Run something in a fork of this process, with one point that fails. ``notes``: where to write the points."""
+    out, err = folder / ".stdout", folder / ".stderr"
+    pid = os.fork()
+    if pid == 0:
+        _exit = os._exit
+        try:
+            os.chdir(folder)
+            os.environ.clear()
+            os.environ.update(env)
+            for number, path in enumerate((Path(os.devnull), out, err)):
+                flags = os.O_RDONLY if number == 0 else os.O_WRONLY | os.O_CREAT | os.O_TRUNC
+                os.dup2(os.open(path, flags), number)
+            sys.stdin, sys.stdout, sys.stderr = (os.fdopen(n, "r" if n == 0 else "w") for n in range(3))
+            sys.stderr.reconfigure(line_buffering=True)  # type: ignore[union-attr]
+            sys.__stdout__, sys.__stderr__ = sys.stdout, sys.stderr  # type: ignore[misc]
+            os._exit = lambda code: _leave(_exit, code, failing, notes)  # type: ignore[assignment]
+            if kind in points.KINDS:
+                failing.watch(kind)
+            run()
+            points.end()
+            _leave(_exit, 98, failing, notes)
+        except SystemExit as ending:
+            points.end()
+            sys.stderr.flush()
+            _leave(_exit, int(ending.code or 0), failing, notes)
+        except BaseException:  # noqa: BLE001 - as the interpreter does
+            points.end()
+            sys.excepthook(*sys.exc_info())  # type: ignore[arg-type]
+            sys.stderr.flush()
+            _leave(_exit, 99, failing, notes)
+    return Ended(collected(pid, within_s), out.read_text(errors="replace"), err.read_text(errors="replace"))
+
+
+def _leave(leave: Callable[[int], None], code: int, failing: Points, notes: Path | None) -> None:
+    points.end()
+    if notes is not None:
+        notes.write_text(json.dumps(failing.passed))
+    leave(code)
+
+
+def collected(pid: int, within_s: float = PATIENCE_S) -> int:
+    """The exit code of a child; one that hangs is killed and fails."""
+    until = time.monotonic() + within_s
+    while True:
+        ended, status = os.waitpid(pid, os.WNOHANG)
+        if ended:
+            return os.waitstatus_to_exitcode(status)
+        if time.monotonic() > until:
+            os.kill(pid, signal.SIGKILL)
+            os.waitpid(pid, 0)
+            raise AssertionError("it hangs")
+        time.sleep(0.001)
+
+
+def vctl(*words: str) -> Callable[[], None]:
+    """The command, as ``python -m vctl`` runs it."""
+
+    argv = ["vctl", *words]
+
+    def run() -> None:
+        sys.argv = argv
+        command_line.run()
+
+    return run
+
+
+def is_a_sentence(ended: Ended) -> list[str]:
+    """What is wrong with what a command said: nothing if it is a success, or one error with its fix."""
+    wrong = []
+    text = ended.out + IGNORED.sub("", ended.err)
+    if ended.code not in EXIT_CODES:
+        wrong.append(f"exit code {ended.code}")
+    if "SystemError:" in text and "without" in text and "exception" in text:
+        return wrong  # a bug of CPython where memory fails
+    if "Traceback" in text or "internal error" in text or "Exception ignored" in text:
+        wrong.append("no sentence")
+    elif ended.code and not re.search(r"^Error: .+", ended.err, re.MULTILINE):
+        wrong.append("fails and does not say why")
+    elif ended.code and not re.search(r"^Fix: .+", ended.err, re.MULTILINE):
+        wrong.append("says no fix")
+    return wrong
+
+
+def counted(
+    run: Callable[[], None], fresh: Callable[[], tuple[Path, Mapping[str, str]]], kind: str
+) -> list[str]:
+    """The points that a run passes when none fails."""
+    if kind == "memory":
+        return [""] * _allocations(run, fresh)
+    folder, env = fresh()
+    failing, notes = Points(), folder / ".points"
+    ended = play(run, folder, env, kind, failing, notes)
+    assert ended.code == 0, ended
+    return list(json.loads(notes.read_text()))
+
+
+def _allocations(run: Callable[[], None], fresh: Callable[[], tuple[Path, Mapping[str, str]]]) -> int:
+    """How many allocations a run makes: if all fail from one of them on, it fails, and behind the last it does not."""
+    low, high = 0, 1 << 12
+
+    def fails_from(number: int) -> bool:
+        folder, env = fresh()
+
+        def go() -> None:
+            import _testcapi
+
+            _testcapi.set_nomemory(number, 0)
+            run()
+
+        try:
+            return play(go, folder, env, "memory", Points(), within_s=3).code != 0
+        except AssertionError:  # it tries again and again
+            return True
+
+    while fails_from(high):
+        low, high = high, 2 * high
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (middle, high) if fails_from(middle) else (low, middle)
+    return low
+
+
+def warm(run: Callable[[], None], folder: Path, env: Mapping[str, str]) -> None:
+    """Import here what a run imports, so that the runs that follow do not."""
+
+    def go() -> None:
+        try:
+            run()
+        finally:
+            (folder / ".modules").write_text(json.dumps([*sys.modules]))
+
+    assert play(go, folder, env, "call", Points()).code == 0
+    for name in json.loads((folder / ".modules").read_text()):
+        if name.startswith("vctl") or name not in sys.modules:
+            importlib.import_module(name)
+
+
+class Sample:
+    """A state directory that is copied for each point."""
+
+    def __init__(self, base: Path, work: Path) -> None:
+        self.base, self.work = base, work
+
+    def copy(self) -> Path:
+        home = self.work / "state"
+        shutil.rmtree(home, ignore_errors=True)
+        if self.base.exists():
+            shutil.copytree(self.base, home)
+        return home
