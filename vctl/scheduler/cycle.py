@@ -282,7 +282,12 @@ class Round:
             self.shared.finish(self.queues.values(), is_over=not self.is_cut)
         if any(scan.kept_off for scan in self.scans):
             still = {one for queue in self.queues.values() for one in queue.reservations}
-            self.freed = [scan for scan in self.scans if scan.frees(still)]
+            due = {one.job_id for one in still if one.is_due(self.now_ns)}  # these move with the time
+            self.freed = [
+                scan
+                for scan in self.scans
+                if any(one not in still and one.job_id not in due for one in scan.kept_off)
+            ]
 
     def note(self) -> None:
         """Note which queues have been scanned to the end, and who waits."""

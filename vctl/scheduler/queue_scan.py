@@ -99,7 +99,6 @@ class QueueScan:
         self.is_skipped = False
         self._users: set[str] = set()
         self.kept_off: set[Reservation] = set()
-        """The reservations that have kept a job from starting."""
         self._heads = Heads()
         self._is_open = False
         if rest is not None:  # the first heads were passed before the cut, and nothing has happened since
@@ -191,14 +190,6 @@ class QueueScan:
             self.queue.is_stale = False
             self.queue.improved.clear()
 
-    def frees(self, still: Collection[Reservation]) -> bool:
-        """Whether a job may start that was kept off: its reservation is not among those that are ``still`` kept.
-
-        One that starts later now counts, too, but not one that is overdue and so moves with the time.
-        """
-        due = {one.job_id for one in still if one.is_due(self.now_ns)}
-        return any(one not in still and one.job_id not in due for one in self.kept_off)
-
     def step(self) -> Start | None:
         """Try the next job; its start is applied to the ledger."""
         self.budget.spend(PASS)
@@ -223,7 +214,7 @@ class QueueScan:
         mine = own or self.shared.of(job)
         kept_off = [*binding, *(shared.reservation for shared in outer)]
         if kept_off and mine is None and self.queue.keeps_back(self.ledger, sub_queue, kept_off):
-            self._pass_reserved(job, sub_queue, rest, binding, outer)
+            self._pass_reserved(job, sub_queue, rest, kept_off, outer)
             return None
         is_held, self._held = self._held == job.job_id, None
         with self.preemptor.holds.lifted(reach):
@@ -246,7 +237,7 @@ class QueueScan:
         elif found is None:
             sub_queue.blocked_by, sub_queue.blocked_at = tuple(kept_off), self.queue.doubts.regards
             self.preemptor.lapse(job)
-            self._pass_reserved(job, sub_queue, rest, binding, outer)
+            self._pass_reserved(job, sub_queue, rest, kept_off, outer)
         else:
             verdict = self._verdict(job, found, reach)
             shape.judge(verdict)
@@ -302,13 +293,12 @@ class QueueScan:
         job: PendingJob,
         sub_queue: SubQueue,
         rest: Candidates,
-        binding: list[Reservation],
+        kept_off: list[Reservation],
         outer: list[Shared],
     ) -> None:
         """Pass a job for which reservations leave too little free. ``outer``: the shared ones."""
         if outer:
             rest.shorter_than(job, self._reserved)  # a longer job meets the same reservations
-        kept_off = [*binding, *(shared.reservation for shared in outer)]
         names = ", ".join(one.submission_id for one in kept_off)
         text = f"its start would take resources that are reserved for {names}"
         self._pass(job, sub_queue, rest, jb.HEAD_OF_LINE, text, more=bool(outer))
