@@ -156,6 +156,18 @@ def test_arrivals_of_the_same_priority_void_nothing() -> None:
     assert trace.started["head"] == 10
 
 
+def test_what_a_fallen_reservation_has_kept_off_starts_in_the_same_turn() -> None:
+    """It was tried before that fell, since it is ahead; the next event may come much later."""
+    trace = Trace(1, 8, QueuePolicy(discipline=BACKFILL, backfill_depth=1))
+    trace.submit(Given("x", 4, 20, limit=20))
+    trace.submit(Given("narrow", 2, 30, limit=30), begin_at=1)
+    trace.submit(Given("wide", 8, 10, limit=10))
+    assert trace.round() == ["x"]
+    trace.play([Given("first", 5, 10, limit=10, at=2, priority=5)], until=2)
+    assert trace.first_reserved == {"wide": 20, "narrow": 30, "first": 20}
+    assert trace.started == {"x": 0, "narrow": 2}
+
+
 @pytest.mark.parametrize("seed", range(40))
 def test_a_starved_head_starts_under_an_endless_stream(seed: int) -> None:
     """Best-effort, no limits: once it starves, only what runs then comes before it."""

@@ -168,6 +168,8 @@ class Round:
         self.scans: list[QueueScan] = []
         self.is_cut = False
         """Whether the budget ended the round before every queue was scanned."""
+        self.freed: list[QueueScan] = []
+        """Where a job was kept off by a reservation that is gone or starts later by now: a next round follows."""
         self.is_nominated = any(queue.nominations for queue in queues.values())
         self.scopes = _scopes(queues.values())
         nominations = [one for queue in queues.values() for one in queue.nominations.values()]
@@ -275,6 +277,14 @@ class Round:
             self.waits += scan.waits
         if self.shared is not None:
             self.shared.finish(self.queues.values(), is_over=not self.is_cut)
+        if any(scan.kept_off for scan in self.scans):
+            still = {one for queue in self.queues.values() for one in queue.reservations}
+            due = {one.job_id for one in still if one.is_due(self.now_ns)}  # these move with the time
+            self.freed = [
+                scan
+                for scan in self.scans
+                if any(one not in still and one.job_id not in due for one in scan.kept_off)
+            ]
 
     def note(self) -> None:
         """Note which queues have been scanned to the end, and who waits."""
@@ -284,6 +294,7 @@ class Round:
                 scan
                 for scan in self.scans
                 if scan.queue.parent_id not in started
+                and scan not in self.freed
                 and (scan.is_over or (self.is_cut and scan.rest is not None))
             ]
             if known:
@@ -304,11 +315,10 @@ class Round:
         """What the round proposes."""
         queues, preemptor, tasks = self.queues.values(), self.preemptor, self.tasks
         cleared = tuple((queue.parent_id, shape) for queue in queues for shape in sorted(queue.emptied))
-        frees = self.shared is not None and self.shared.frees
         return Plan(
             self.starts, tuple(self.waits), cleared, tuple(tasks.starts), tuple(tasks.waits),
             preempts=tuple(preemptor.preempts), lapsed=tuple(preemptor.lapsed),
-            unsearched=self.is_cut or preemptor.unsearched or frees,
+            unsearched=self.is_cut or preemptor.unsearched or bool(self.freed),
             stalled=self.is_cut and not self.starts and not any(scan.judged for scan in self.scans),
             tasks_deferred=tasks.deferred, trial=self.trial if self.trial.starts else None,
         )  # fmt: skip

@@ -16,7 +16,7 @@ from typing import NamedTuple
 from vctl.core.jobs import PendingJob
 from vctl.core.queue_policy import QueuePolicy
 from vctl.scheduler.orders import OrderKey, order_key
-from vctl.scheduler.reservations import FOR_EVER
+from vctl.scheduler.reservations import FOR_EVER, Reservation
 from vctl.scheduler.scheduling_class import SchedulingClass, SubQueue
 
 
@@ -156,3 +156,5 @@ class Rest(NamedTuple):
     """The wait keys whose reason was reported."""
     seen: set[int]
     """The jobs whose reservation, or lack of one, was settled."""
+    kept_off: set[Reservation]
+    """The reservations that have kept a job from starting."""

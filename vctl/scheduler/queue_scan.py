@@ -98,11 +98,12 @@ class QueueScan:
         """What is known if nothing that came free helps a job here: then there is nothing to scan."""
         self.is_skipped = False
         self._users: set[str] = set()
+        self.kept_off: set[Reservation] = set()
         self._heads = Heads()
         self._is_open = False
         if rest is not None:  # the first heads were passed before the cut, and nothing has happened since
             self._table.heads, self._is_open = self._table.most_heads, True
-            self._heads, self._said, self._table.seen = rest
+            self._heads, self._said, self._table.seen, self.kept_off = rest
         elif shares is not None and self.policy.order == FAIR:
             self._open()
 
@@ -152,7 +153,7 @@ class QueueScan:
         is_cut = self._is_open and not self.is_over and self._table.heads >= self._table.most_heads
         if not is_cut or not self._passes_unseen or self._goes_first or self.policy.discipline == STRICT:
             return None
-        return Rest(self._heads, self._said, self._table.seen)
+        return Rest(self._heads, self._said, self._table.seen, self.kept_off)
 
     @property
     def _first(self) -> OrderKey:
@@ -213,7 +214,7 @@ class QueueScan:
         mine = own or self.shared.of(job)
         kept_off = [*binding, *(shared.reservation for shared in outer)]
         if kept_off and mine is None and self.queue.keeps_back(self.ledger, sub_queue, kept_off):
-            self._pass_reserved(job, sub_queue, rest, binding, outer)
+            self._pass_reserved(job, sub_queue, rest, kept_off, outer)
             return None
         is_held, self._held = self._held == job.job_id, None
         with self.preemptor.holds.lifted(reach):
@@ -236,7 +237,7 @@ class QueueScan:
         elif found is None:
             sub_queue.blocked_by, sub_queue.blocked_at = tuple(kept_off), self.queue.doubts.regards
             self.preemptor.lapse(job)
-            self._pass_reserved(job, sub_queue, rest, binding, outer)
+            self._pass_reserved(job, sub_queue, rest, kept_off, outer)
         else:
             verdict = self._verdict(job, found, reach)
             shape.judge(verdict)
@@ -292,16 +293,16 @@ class QueueScan:
         job: PendingJob,
         sub_queue: SubQueue,
         rest: Candidates,
-        binding: list[Reservation],
+        kept_off: list[Reservation],
         outer: list[Shared],
     ) -> None:
         """Pass a job for which reservations leave too little free. ``outer``: the shared ones."""
         if outer:
             rest.shorter_than(job, self._reserved)  # a longer job meets the same reservations
-        names = ", ".join(one.submission_id for one in (*binding, *(shared.reservation for shared in outer)))
+        names = ", ".join(one.submission_id for one in kept_off)
         text = f"its start would take resources that are reserved for {names}"
         self._pass(job, sub_queue, rest, jb.HEAD_OF_LINE, text, more=bool(outer))
-        self.shared.note_kept_off(outer)
+        self.kept_off.update(kept_off)
         self.shared.consider(self.queue, self._table, job)
 
     def _pass(

@@ -436,18 +436,22 @@ class Queue:
             ):
                 yield shape.example
 
+    @property
+    def reservations(self) -> Iterator[Reservation]:
+        """What the last round has reserved for jobs here, for this queue and beyond it."""
+        yield from self.kept.values()
+        for shared in self.shared.values():
+            yield shared.reservation
+
     def reserved_after(self, now_ns: int) -> Iterator[int]:
         """The reserved starts of the last round that are in the future."""
-        if not (self.kept or self.shared):
-            return
-        for reservation in (*self.kept.values(), *(shared.reservation for shared in self.shared.values())):
+        for reservation in self.reservations:
             if reservation.start_ns is not None and reservation.start_ns > now_ns:
                 yield reservation.start_ns
 
     def is_overdue(self, now_ns: int) -> bool:
         """Whether the reserved start of a job has come, and it has not started."""
-        kept = (*self.kept.values(), *(shared.reservation for shared in self.shared.values()))
-        return any(one.is_due(now_ns) for one in kept)
+        return any(one.is_due(now_ns) for one in self.reservations)
 
     def delayed(self) -> Iterator[PendingJob]:
         """Jobs with a begin time."""

@@ -105,10 +105,6 @@ class SharedReservations:
         self._reserved: dict[int, Shared] = {}
         self._fresh: set[int] = set()
         """The jobs that got their reservation in this round."""
-        self._kept_off: dict[int, Shared] = {}
-        """The reservations that have kept a job from starting in this round."""
-        self.frees = False
-        """Whether one of these is gone or starts later now, so that a next round should follow at once."""
         self._availability: dict[tuple[str, frozenset[str]], Availability] = {}
         self._above: dict[str, tuple[str, ...]] = {}
         self._known: dict[str, tuple[str, str | None]] = {}
@@ -237,11 +233,6 @@ class SharedReservations:
             self._reserved[job.job_id] = found
             self._fresh.add(job.job_id)
 
-    def note_kept_off(self, binding: Iterable[Shared]) -> None:
-        """Note reservations that keep a job from starting."""
-        for shared in binding:
-            self._kept_off.setdefault(shared.reservation.job_id, shared)
-
     def _take_over(self, job: PendingJob, shared: Shared, grown: Collection[str]) -> None:
         """Take over a reservation of the last round in a fair cluster.
 
@@ -293,11 +284,6 @@ class SharedReservations:
         for job_id, shared in list(self._reserved.items()):
             if is_over and job_id not in self._fresh and shared.reservation.is_due(self.now_ns):
                 del self._reserved[job_id]
-        still = {shared.reservation.job_id: shared.reservation for shared in self._all()}
-        self.frees = any(
-            (now := still.get(job_id)) is None or (now != shared.reservation and not now.is_due(self.now_ns))
-            for job_id, shared in self._kept_off.items()
-        )
         reserved = self._reserved | {shared.reservation.job_id: shared for shared in self._before.values()}
         for siblings in self._fair.values():
             for number, shared in enumerate(siblings.values()):

@@ -11,9 +11,10 @@ What it takes for granted. Jobs run until their time limits, and then count as s
 A job that is being ended has gone at the last moment that it is given. A preempted one goes at once. Nothing is
 submitted, changed, or breaks. So where time limits are longer than the jobs run, the forecast is the latest start.
 
-Loans that nobody uses go home as they do in a daemon (``Backlog.terms``), counted from now.
+Loans that nobody uses, or that are called home, go home as they do in a daemon (``Backlog.terms``), counted from now.
 
-What it leaves out: tasks of running jobs that wait, machines that a provider could make, loans that are called home.
+What it leaves out: tasks of running jobs that wait, machines that a provider could make, jobs that are stopped after a
+grace because they use a loan that is called home.
 The sentences say so where there are such tasks or such a provider.
 
 The cost. Steps are counted as in a round, and moments and starts beside them. Whatever is not known when the budget is
@@ -35,6 +36,7 @@ from vctl.core.queue_policy import STRICT
 from vctl.core.values import field, replace, value
 from vctl.core.wording import cluster_text, listed, timestamp
 from vctl.engine.rules.leases import expired
+from vctl.engine.rules.revocation import revoked
 from vctl.engine.settings import LeaseTerms, TurnMemo
 from vctl.engine.state import SchedulerState
 from vctl.engine.stimuli import Now
@@ -60,6 +62,7 @@ NAMED = 2
 """The most jobs or nodes that a sentence names."""
 PASSES = "if no job ahead of it fits by then"
 BESIDE = "if no job of another queue fits by then"
+BEHIND = "if no job behind it goes first"
 NOW = "nothing blocks it: the scheduler starts it in its next round"
 TOO_MANY = "unknown: too many jobs before it"
 
@@ -134,6 +137,8 @@ class _Future(Player):
         self.waiting = {job.job_id: job for job in situation.pending}
         self.budget = Budget(steps)
         self._ended: list[_Ended] = []
+        self._reserved: set[int] = set()
+        """The jobs for which something was reserved before the present round."""
         self._loans = SchedulerState(self.ledger, {}, 0)
         """The loans, for the rules of the engine by which they go home."""
         self._memo = TurnMemo()
@@ -216,13 +221,15 @@ class _Future(Player):
         return min([*due, *filter(None, [super()._next(ordered, coming)])], default=None)
 
     def _give_back(self) -> bool:
-        """Let loans go home that nobody has used for long enough; True: some did."""
+        """Call loans home that lenders need, and let those go that nobody uses for long enough; True: some did."""
         terms, state, gone = self.backlog.terms, self._loans, False
         if terms is None or not self.ledger.leases:
             return False
         self._spend(len(self.ledger.leases))
-        state.lease_terms, self._memo.due = terms, []
+        state.lease_terms, state.queues, self._memo.due = terms, self.queues, []
         state.nominations = {n: one for queue in self.queues.values() for n, one in queue.nominations.items()}
+        for called in revoked(state, self._memo, Now(self.now_ns, self.now_ns), self._lease_ids.__next__):
+            called.apply(state)
         for change in expired(state, self._memo, Now(self.now_ns, self.now_ns)):
             change.apply(state)
             gone = True
@@ -244,6 +251,7 @@ class _Future(Player):
         """One round, before which lenders keep what their own work starts with."""
         if self.budget.is_spent:
             raise _Spent
+        self._reserved = {one.job_id for queue in self.queues.values() for one in queue.reservations}
         if self.ledger.lenders:
             work = work_in_lenders(self.ledger, self.queues, {}, self.now_ns, judged=False)
             nominations = [one for queue in self.queues.values() for one in queue.nominations.values()]
@@ -346,9 +354,10 @@ class _Future(Player):
         """The end of a sentence: what else has to come true."""
         names = [name for condition, name in self.backlog.awaits.get(job.job_id, ()) if condition == "ok"]
         succeeds = "succeeds" if len(names) == 1 else "succeed"
-        passes = f", {PASSES}" if self._passes(job) else f", {BESIDE}" if self._rivals(job) else ""
+        passes = PASSES if self._passes(job) else BESIDE if self._rivals(job) else ""
+        passes = passes or (BEHIND if self._is_passable(job) else "")
         awaits = f", if {listed(names, NAMED)} {succeeds}" if names else ""
-        return passes + awaits + self._behind(job) + self._left_out()
+        return (f", {passes}" if passes else "") + awaits + self._behind(job) + self._left_out()
 
     def _left_out(self) -> str:
         """The end of a sentence: what is not played forward, and may come before."""
@@ -367,6 +376,13 @@ class _Future(Player):
             for one in queue.jobs.values()
             if one.may_start(self.now_ns) and one.job_id != job.job_id
         )
+
+    def _is_passable(self, job: PendingJob) -> bool:
+        """Whether nothing was reserved for a job at whose start jobs behind it wait: one may pass it."""
+        queue = self.queues[job.parent_id]
+        if self.now_ns <= self.began_ns or queue.policy.discipline == STRICT or job.job_id in self._reserved:
+            return False
+        return any(one.may_start(self.now_ns) and one.job_id != job.job_id for one in queue.jobs.values())
 
     def _rivals(self, job: PendingJob) -> bool:
         """Whether jobs of other queues wait on while a job starts: an earlier end may let one of them start instead."""
