@@ -62,6 +62,7 @@ FIELDS: dict[str, tuple[Any, str, dict[str, Any]]] = {
     "label": (True, "label", {"num_cpus": 1, "per_node": True}),
     "ray": (True, "ray", {"num_cpus": 1}),
     "ray_dashboard": (True, "ray", {"num_cpus": 1}),
+    "runtime_env": ({"pip": ["x"]}, "runtime_env", {"num_cpus": 1, "ray": True}),
     "array": ("0-9:3%2", "array", {}),
     "max_retries": (3, "max_retries", {}),
     "retry_on": (["ExitCode"], "retry_on", {"max_retries": 1}),

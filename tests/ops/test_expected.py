@@ -204,7 +204,8 @@ def test_gates_open_after_expected_ends(world: World) -> None:
     world.turn()
     end = at(60)
     found = said(world)
-    assert found["eval"] == (end, f"when train ends by its time limit at {end}, if train succeeds")
+    basis = f"when train ends by its time limit at {end}, if no job behind it goes first, if train succeeds"
+    assert found["eval"] == (end, basis)
     assert found["later"][0] == at(70)
     assert [found[f"sweep_{n}"][0] for n in (1, 2, 3)] == [at(n) for n in (60, 80, 100)]
     assert found["never"] == (None, "unknown: it waits for train to fail")
