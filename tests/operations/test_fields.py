@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shlex
 from collections.abc import Iterator
@@ -27,6 +28,7 @@ from vctl.operations import jobs
 from vctl.operations.declare import Context, Local, Remote
 from vctl.ops import nodes, reruns, submitting
 from vctl.ops.remedies import resubmit
+from vctl.ray.private.raylets import JOB_CONFIG
 from vctl.spec.cluster_change import ClusterChange
 from vctl.spec.cluster_spec import parse_cluster_spec
 from vctl.spec.job_request import JobRequest
@@ -81,7 +83,9 @@ FIELDS: dict[str, tuple[Any, str, dict[str, Any]]] = {
 PYTHON = {"time_limit_s": "time_limit", "backoff_s": "backoff", "grace_s": "grace", "cwd": "working_dir"}
 NOT_AGAIN = {"hold", "begin_at", "after", "submission_id"}
 """A job that is submitted again has none of these (spec 13: rerun)."""
-NOT_IN_A_LINE = NOT_AGAIN | {"env", "clean_env", "array", "labels", "job_scope"}
+IN_ENVIRONMENT = {"env", "clean_env", "runtime_env"}
+"""A rerun has them with the environment of the job."""
+NOT_IN_A_LINE = NOT_AGAIN | IN_ENVIRONMENT | {"array", "labels", "job_scope"}
 """The line takes environment, array and rights from who types it; labels are metadata of a job."""
 
 
@@ -174,9 +178,11 @@ def test_a_field_of_a_submit_goes_all_the_way(
         assert row is not None and launch is not None
         again = submitting.request_of(row, launch, array)
         line = resubmit(row, launch, rows.pending(row))
-    if field not in NOT_AGAIN | {"env", "clean_env", "labels"}:
+    if field not in NOT_AGAIN | IN_ENVIRONMENT | {"labels"}:
         assert getattr(again, field) == getattr(request, field), "a rerun has it"
     assert again.env.items() >= dict(request.env).items()
+    if field == "runtime_env":
+        assert json.loads(again.env[JOB_CONFIG])["runtime_env"] == value
     assert again.metadata == {**request.labels, **request.metadata}
     if field not in NOT_IN_A_LINE:
         _, _, typed = line.partition(" && vctl ")
