@@ -194,14 +194,14 @@ class Keeper(Parent):
         os.mkdir(f"{self.folder}/{ray_parent.TEMPORARY}")
         # where a program looks that has no RAY_ADDRESS; `ray start` leaves it as it is
         ray_parent.write(f"{self.folder}/{ray_parent.TEMPORARY}/ray_current_cluster", self.address)
-        with socket.socket() as door:
-            door.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            door.bind(("", self.gcs.getsockname()[1]))
-            door.listen()
-            while not select.select([door], [], [], 0)[0]:
+        with socket.socket() as listener:
+            listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            listener.bind(("", self.gcs.getsockname()[1]))
+            listener.listen()
+            while not select.select([listener], [], [], 0)[0]:
                 self.is_stopping()
                 self.reply(self.leaving(self.shown()))
-                self.pause(START_S, [door.fileno(), self.watch.fileno()])
+                self.pause(START_S, [listener.fileno(), self.watch.fileno()])
                 self.watch.read()
 
     def begin(self) -> None:
