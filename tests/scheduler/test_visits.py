@@ -181,6 +181,20 @@ def test_where_others_decide_about_the_turn_every_round_looks(
     assert rounds.looked_at() == "b"
 
 
+def test_a_start_goes_ahead_of_the_rest_of_a_round_that_has_spent_enough() -> None:
+    """Without a start the round goes on; what it has not come to is found by the next one."""
+    clusters = [f"{name} < primary []" for name in "abc"]
+    ledger, queues = trees.tree("4c, 4c", *clusters), {name: Queue(name) for name in "abc"}
+    for number, (name, size) in enumerate([("a", "5c"), ("b", "4c"), ("c", "4c")], 1):
+        gang = candidates.spec(f"PACK: {size}")
+        queues[name].put(PendingJob(number, f"j{number}", name, size, gang, {}, submitted_at_ns=number))
+    plan = decide(ledger, queues, now_ns=S, budget=Budget(2_500, 2_499), keeps=True)
+    assert [start.job.job_id for start in plan.starts] == [2] and plan.unsearched and not plan.stalled
+    queues["b"].drop(2)
+    plan = decide(ledger, queues, now_ns=S, budget=Budget(2_500))
+    assert [start.job.job_id for start in plan.starts] == [3] and not plan.unsearched
+
+
 def test_what_grows_for_a_start_counts_in_the_budget_of_the_round() -> None:
     """A step that starts gangs in elastic clusters writes twice as much as another one with as many virtual nodes."""
     spent = []

@@ -17,7 +17,8 @@ The idea. Work in proportion to what changed, at three levels.
   comes to the queue, and only those that may fit into what is left by then.
 - A *round* ends at a budget of steps; the scheduler gives it 2,500, about 50 ms. One that ends so is *cut*. What it
   did not reach is scanned in the next one, which goes on at once; what was judged is passed there, mostly without a
-  look.
+  look. After an end, a round that has found a start is cut earlier (``Budget.enough``): the first start does not wait
+  until it is known what else fits into the rest.
 
 The steps of a round (``decide``): tasks of running jobs; which queues to scan; the queues take turns, a job at a
 time, by the rank of their *heads*, the first jobs of each shape (the highest priority, then the oldest job; or what
@@ -263,11 +264,15 @@ class Round:
 
     def take_turns(self) -> None:
         """Let the queues take turns, job by job, until nothing is left, or the round has enough."""
-        for start in _in_turn(self.scans, self.budget):
+        for start in _in_turn(self.scans, self._has_enough):
             self.trial.starts[start.job.job_id] = start
             if len(self.trial.starts) >= MOST_STARTS:
                 break
-        self.is_cut = self.budget.is_spent and any(not scan.is_over for scan in self.scans)
+        self.is_cut = self._has_enough() and any(not scan.is_over for scan in self.scans)
+
+    def _has_enough(self) -> bool:
+        """Whether the round ends here, whatever it has not come to."""
+        return self.budget.is_spent or (bool(self.trial.starts) and self.budget.is_enough)
 
     def hand_over(self) -> None:
         """Leave to the next round what it needs to know: reservations, and the reasons why jobs wait."""
@@ -470,11 +475,11 @@ def _admits(ledger: Ledger, queue: Queue, waits: list[Wait]) -> bool:
     return False
 
 
-def _in_turn(scans: list[QueueScan], budget: Budget) -> Iterator[Start]:
+def _in_turn(scans: list[QueueScan], has_enough: Callable[[], bool]) -> Iterator[Start]:
     """Let the queues take turns: the queue of least rank next; among equals the first by parent id."""
     order = [(scan.rank(), scan.queue.parent_id, scan) for scan in scans if not scan.is_over]
     heapify(order)
-    while order and not budget.is_spent:
+    while order and not has_enough():
         rank, name, scan = order[0]
         if scan.is_over:
             heappop(order)
