@@ -9,12 +9,12 @@ The idea. Work in proportion to what changed, at three levels.
 - A *shape*, all that a job asks for, keeps a verdict if it did not fit (``Verdict``), which all jobs of the queue
   with that shape share. It stands until something comes free that may help it: in a cluster that cannot grow, if a
   part of the gang fits into what came free; else if the gang is within a bound on all that the cluster could have
-  (``reach``). Such a verdict is doubted, not forgotten: when the turn comes to the shape, it stands again without a
-  search if others have taken by then what came free.
+  (``reach``). This is asked when the turn comes to the shape, so its verdict stands without a search if others have
+  taken by then what came free.
 - A *queue* keeps a memo (``Memo``) of its last scan: what the scan depends on (running jobs, virtual nodes, machines),
   and when time alone may change it. It is not scanned while the memo holds and nothing that came free may help. What
-  came free elsewhere puts all its verdicts in doubt with one number (``Doubts``); they are looked at when the turn
-  comes to the queue, and only those that may fit into what is left by then.
+  came free puts all its verdicts in doubt with one number (``Doubts``); they are looked at when the turn comes to the
+  queue, and only those that may fit into what is left by then.
 - A *round* ends at a budget of steps; the scheduler gives it 2,500, about 50 ms. One that ends so is *cut*. What it
   did not reach is scanned in the next one, which goes on at once; what was judged is passed there, mostly without a
   look. After an end, a round that has found a start is cut earlier (``Budget.enough``): the first start does not wait

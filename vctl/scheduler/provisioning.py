@@ -133,7 +133,8 @@ class _Trial:
             waiting = {
                 name: shape
                 for name, shape in jobs.shapes.items()
-                if shape.blocked is not None and shape.blocked.reason in (jb.INSUFFICIENT, jb.INFEASIBLE)
+                if (verdict := jobs.blocked(self.ledger, shape)) is not None
+                and verdict.reason in (jb.INSUFFICIENT, jb.INFEASIBLE)
             }
             for _, job_id in merge(*(shape.order for shape in waiting.values())):
                 job = jobs.jobs[job_id]

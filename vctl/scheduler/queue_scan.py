@@ -143,6 +143,8 @@ class QueueScan:
         self.queue.until_ns = before[1]
         if self.is_over:
             self.queue.memo, self.is_skipped = before[0], True
+            if self.policy.discipline != STRICT:
+                self.queue.doubts.known_at = self.queue.doubts.frees
         else:
             self._table.heads = self._table.most_heads
         return True
@@ -187,6 +189,7 @@ class QueueScan:
         """Keep the reservations for the next round."""
         self.queue.kept = self._table.promises(is_over=self.is_over)
         if self.is_over:
+            self.queue.doubts.known_at = self.queue.doubts.frees
             self.queue.is_stale = False
             self.queue.improved.clear()
 
@@ -235,7 +238,7 @@ class QueueScan:
         if start is not None:
             self._push(sub_queue, rest)
         elif found is None:
-            sub_queue.blocked_by, sub_queue.blocked_at = tuple(kept_off), self.queue.doubts.regards
+            sub_queue.blocked_by, sub_queue.blocked_at = tuple(kept_off), self.queue.doubts.now
             self.preemptor.lapse(job)
             self._pass_reserved(job, sub_queue, rest, kept_off, outer)
         else:
@@ -274,6 +277,7 @@ class QueueScan:
         if rest is None:
             rest = Candidates(self.queue.jobs, self.policy, sub_queue, self.now_ns)
             if next(rest, None) is not job:
+                self._leave(sub_queue)
                 self._push(sub_queue, Candidates(self.queue.jobs, self.policy, sub_queue, self.now_ns))
                 return None
         return job, sub_queue, rest
@@ -351,12 +355,14 @@ class QueueScan:
     def _pass_over(self, reserved: Collection[str]) -> None:
         """Pass over the heads that are not lined up and need no look, up to the first one that needs one."""
         shapes, doubts = self.queue.shapes, self.queue.doubts
-        reach = reach_of(self.ledger, self.queue.parent_id)
 
         def needs_look(name: str) -> bool:
-            if name in reserved or (name in doubts.untold and not self._is_known(shapes[name])):
+            shape = shapes[name]
+            if name in reserved or (name in doubts.untold and not self._is_known(shape)):
                 return True
-            return shapes[name].is_doubted and reach.may_hold(shapes[name].count)
+            if shape.is_doubted:
+                return reach_of(self.ledger, self.queue.parent_id).may_hold(shape.count)
+            return shape.stood_at != doubts.frees and not self.queue.has_verdict(self.ledger, shape)
 
         names = {*self.queue.to_look_at(self.ledger), *reserved}
         self.budget.spend(self._heads.pass_over(shapes, names, needs_look) // HEADS)
@@ -371,13 +377,19 @@ class QueueScan:
                 shape.note_told(is_told=True)
         return shape.is_told
 
+    def _leave(self, sub_queue: SubQueue) -> None:
+        """Note that jobs are passed although nobody has asked whether their verdict stands."""
+        self.queue.shapes[sub_queue.shape].note_told(is_told=False)
+
     def _keep_back(self, sub_queue: SubQueue, reason: str, message: str, *, winners: bool) -> bool:
         """Keep back all jobs of the queue in this round. ``winners`` False: nominated jobs may still start.
 
         Returns True.
         """
         self._say(sub_queue, reason, message)
+        self._leave(sub_queue)
         for head in self._heads.line_up_all():
+            self._leave(head[2])
             if not head[2].winner or winners:
                 if head[3] or any(Candidates(self.queue.jobs, self.policy, head[2], self.now_ns)):
                     self._say(head[2], reason, message)
@@ -396,6 +408,7 @@ class QueueScan:
         )
         if refusal is None:
             return False
+        self._leave(sub_queue)
         text = words.verdict_on_limit(refusal, parent_id, job.user)
         if refusal.rule == jb.CAP_REACHED:
             return self._keep_back(sub_queue, jb.CAP_REACHED, text, winners=True)
