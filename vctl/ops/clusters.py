@@ -138,8 +138,8 @@ def delete(store: Store, cluster_id: str, *, drain: bool = False, force: bool = 
         form = cluster_form(store, row)
         blockers = blockers_of(store, cluster_id)
         if not blockers:
-            for change in rule.upward(table.InTables(store), rows.cluster(row)):
-                store.emit(change)
+            for removed in rule.upward(table.InTables(store), rows.cluster(row)):
+                changes.emit_removal(store, removed)
             return {**form, "state": "REMOVED", "blockers": []}
         if not (drain or force):
             raise in_use(cluster_id, blockers)
@@ -164,8 +164,8 @@ def delete(store: Store, cluster_id: str, *, drain: bool = False, force: bool = 
 
 def sweep(store: Store) -> None:
     """Remove the deleted clusters that are empty; inside a transaction. A scheduler does so by the same rule."""
-    for change in rule.removed(table.InTables(store)):
-        store.emit(change)
+    for removed in rule.removed(table.InTables(store)):
+        changes.emit_removal(store, removed)
 
 
 def _stop_everything(store: Store, cluster_id: str, *, attached_too: bool) -> None:
