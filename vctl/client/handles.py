@@ -177,10 +177,11 @@ class _Telling(Background):
         super().needed(store)
         if not (sentences := not_in_force(store, self.config)):
             return
-        import sys
+        import inspect
         import warnings
 
-        level, frame = 1, sys._getframe()
+        level, frame = 1, inspect.currentframe()
+        assert frame is not None
         while frame.f_back is not None and frame.f_globals["__name__"].partition(".")[0] in _OWN:
             level, frame = level + 1, frame.f_back
         for sentence in sentences:

@@ -23,6 +23,7 @@ from vctl.ops.cluster_views import (
     get_cluster,
     in_use,
     logical_row,
+    not_due,
     removable_row,
     resolve,
 )
@@ -140,7 +141,7 @@ def delete(store: Store, cluster_id: str, *, drain: bool = False, force: bool = 
         if not blockers:
             for removed in rule.upward(table.InTables(store), rows.cluster(row)):
                 changes.emit_removal(store, removed)
-            return {**form, "state": "REMOVED", "blockers": []}
+            return {**form, "state": "REMOVED", "blockers": [], "kept_by": []}
         if not (drain or force):
             raise in_use(cluster_id, blockers)
         # the job of a job cluster may still start tasks until it ends
@@ -158,8 +159,9 @@ def delete(store: Store, cluster_id: str, *, drain: bool = False, force: bool = 
         _stop_everything(store, cluster_id, attached_too=row["kind"] == SUB)
     with store.snapshot():
         if table.get(store, cluster_id) is None:
-            return {**form, "state": "REMOVED", "blockers": blockers}
-        return {**get_cluster(store, cluster_id), "blockers": blockers}
+            return {**form, "state": "REMOVED", "blockers": blockers, "kept_by": []}
+        kept_by = not_due(store, cluster_id)
+        return {**get_cluster(store, cluster_id), "blockers": blockers, "kept_by": kept_by}
 
 
 def sweep(store: Store) -> None:
