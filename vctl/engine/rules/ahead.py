@@ -173,8 +173,7 @@ def _is_certain(state: SchedulerState, run: Run, job: PendingJob, now: int, *, b
     with over(ledger, run):
         there = None if keeping(state, now) else moved(ledger, start)
     return there is not None and (
-        borrows
-        or all((step.lender_id, step.returns, step.lends) == (None, None, None) for step in there.growth)
+        borrows or all(step.returns is None and step.lends is None for step in there.growth)
     )
 
 

@@ -143,8 +143,7 @@ def grow(
         yield rearranged(growth)
         yield from leases.returned(state.leases, growth)
         yield from leases.granted(
-            state.ledger, growth, now, number, lease_s=state.lease_terms.duration_s, job_id=job_id,
-            loans=loans,
+            state.ledger, growth, loans, now, number, lease_s=state.lease_terms.duration_s, job_id=job_id
         )  # fmt: skip
 
 
