@@ -407,6 +407,11 @@ class Ledger:
         """All virtual nodes of a cluster, by id."""
         return (self.vnodes[vnode_id] for vnode_id in sorted(self.members.get(cluster_id, ())))
 
+    def ranked(self, cluster_id: str) -> list[VNode]:
+        """All virtual nodes of a cluster by rank: the members of a gang in order, and the order of packing."""
+        vnodes = map(self.vnodes.__getitem__, self.members.get(cluster_id, ()))
+        return sorted(vnodes, key=lambda vnode: (vnode.rank, vnode.vnode_id))
+
     def upward(self, cluster_id: str) -> list[Cluster]:
         """A cluster and its ancestors, nearest first, without the primary."""
         cluster = self.clusters.get(cluster_id)

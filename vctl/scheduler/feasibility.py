@@ -213,7 +213,7 @@ def idle_parts(ledger: Ledger, chain: list[Cluster]) -> dict[str, dict[str, Allo
     parts: dict[str, dict[str, Allocation]] = {}
     inside: dict[str, list[Allocation]] = {}
     for cluster in chain:
-        mine = sorted((ledger.vnodes[v] for v in ledger.members[cluster.cluster_id]), key=lambda v: v.rank)
+        mine = ledger.ranked(cluster.cluster_id)
         flexible = [vnode for vnode in mine if vnode.kind == FLEXIBLE]
         has = rs.total(vnode.allocation.amounts for vnode in flexible)
         least = cluster.spec.flexible_min

@@ -179,6 +179,16 @@ def keepers(
     return {lender_id: wish.need for lender_id, wish in wishes(ledger, work, nominations).items()}
 
 
+def kept_back(
+    ledger: Ledger, queues: Mapping[str, Queue], tasks: Mapping[str, TaskQueue], now_ns: int,
+    nominations: Iterable[Nomination],
+) -> dict[str, Amounts]:  # fmt: skip
+    """What lenders keep now for the work in these queues."""
+    if not ledger.lenders:
+        return {}
+    return keepers(ledger, work_in_lenders(ledger, queues, tasks, now_ns, judged=False), nominations)
+
+
 def _free(ledger: Ledger, cluster_id: str, names: Iterable[str]) -> dict[str, int]:
     """The free amounts of these resources in a cluster, on whatever nodes."""
     classes = ledger.index(cluster_id).classes.values()

@@ -418,10 +418,9 @@ def fixed_request(ledger: Ledger, vnode: VNode) -> tuple[int, FixedNode, str]:
     """
     groups = ledger.clusters[vnode.cluster_id].spec.groups
     nodes = [(number, node) for number, group in enumerate(groups) for node in group.nodes]
-    members = (ledger.vnodes[v] for v in ledger.members[vnode.cluster_id])
-    fixed = (member for member in members if member.kind == FIXED and not member.whole)
-    in_order = sorted(fixed, key=lambda member: member.rank)
-    position = in_order.index(vnode) if vnode in in_order else len(nodes)
+    members = ledger.ranked(vnode.cluster_id)
+    fixed = [member for member in members if member.kind == FIXED and not member.whole]
+    position = fixed.index(vnode) if vnode in fixed else len(nodes)
     if position < len(nodes):
         number, node = nodes[position]
         if rs.shape_of(node.resources) == rs.shape_of(vnode.allocation.amounts):

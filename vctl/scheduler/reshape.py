@@ -43,7 +43,7 @@ def reshape(
             return InUse(vnode)
     for vnode in removed:
         ledger.release(vnode.vnode_id)
-    flexible = [v for v in _members(ledger, cluster_id) if v.kind == FLEXIBLE]
+    flexible = [v for v in ledger.ranked(cluster_id) if v.kind == FLEXIBLE]
     has = rs.total(vnode.allocation.amounts for vnode in flexible)
     for vnode in reversed(flexible):
         part = free_of(ledger, vnode, vnode.allocation.amounts, new.flexible_min)
@@ -71,15 +71,11 @@ def reshape(
     return None
 
 
-def _members(ledger: Ledger, cluster_id: str) -> list[VNode]:
-    return sorted((ledger.vnodes[v] for v in ledger.members[cluster_id]), key=lambda vnode: vnode.rank)
-
-
 def _match(
     ledger: Ledger, cluster_id: str, old: ClusterSpec, new: ClusterSpec
 ) -> tuple[list[VNode], tuple[Group, ...]]:
     """The virtual nodes of groups that the new spec no longer has, and its new groups."""
-    fixed = [vnode for vnode in _members(ledger, cluster_id) if vnode.kind == FIXED and not vnode.whole]
+    fixed = [vnode for vnode in ledger.ranked(cluster_id) if vnode.kind == FIXED and not vnode.whole]
     added = list(new.groups)
     removed: list[VNode] = []
     for group in old.groups:
