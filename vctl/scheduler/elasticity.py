@@ -12,7 +12,7 @@ from vctl.core import labels as lb
 from vctl.core.clusters import FLEXIBLE, LOGICAL, PRIMARY, Cluster, VNode
 from vctl.core.leases import Lease
 from vctl.core.ledger import Ledger
-from vctl.core.resources import Allocation, add, difference, merged, subtract, total, within
+from vctl.core.resources import Allocation, add, beyond, difference, merged, subtract, total, within
 from vctl.core.values import replace, value
 
 
@@ -205,8 +205,7 @@ def is_below(ledger: Ledger, cluster_id: str, top_id: str) -> bool:
 
 def above_its_minimum(ledger: Ledger, cluster: Cluster) -> dict[str, int]:
     """What a cluster has above its minimum: it has borrowed that."""
-    has, least = held(ledger, cluster.cluster_id), cluster.spec.flexible_min
-    return {name: amount - least.get(name, 0) for name, amount in has.items() if amount > least.get(name, 0)}
+    return beyond(held(ledger, cluster.cluster_id), cluster.spec.flexible_min)
 
 
 def held(ledger: Ledger, cluster_id: str) -> dict[str, int]:

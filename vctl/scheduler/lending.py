@@ -13,11 +13,10 @@ from vctl.core.clusters import LOGICAL, PRIMARY, REMOVING, ClusterSpec, VNode
 from vctl.core.jobs import PendingJob
 from vctl.core.leases import Lease
 from vctl.core.ledger import Ledger
-from vctl.core.resources import Amounts
+from vctl.core.resources import Amounts, beyond, least_of
 from vctl.core.tasks import PendingTask
 from vctl.core.values import replace
 from vctl.scheduler.elasticity import growing, held
-from vctl.scheduler.leasing import beyond, least_of
 from vctl.scheduler.nominations import Nomination
 from vctl.scheduler.placement import Placed
 from vctl.scheduler.queueing import Queue

@@ -13,11 +13,10 @@ from vctl.core import resources as rs
 from vctl.core.clusters import FIXED, FLEXIBLE, PRIMARY, ClusterSpec, FixedNode, VNode
 from vctl.core.ledger import Ledger
 from vctl.core.nodes import ALIVE
-from vctl.core.resources import SCALE, Allocation, Amounts, FreeCapacity
+from vctl.core.resources import SCALE, Allocation, Amounts, FreeCapacity, beyond, least_of
 from vctl.core.slots import SlotClass, template_of
 from vctl.core.values import field, replace, value
 from vctl.scheduler.elasticity import flexible_in, flexible_parts, next_rank
-from vctl.scheduler.leasing import beyond, least_of
 from vctl.scheduler.minimum import lacks
 from vctl.scheduler.placement import Piece, Placed
 from vctl.scheduler.placement_result import vnodes_of

@@ -8,11 +8,11 @@ from vctl.core import resources as rs
 from vctl.core.clusters import FIXED, FLEXIBLE, ClusterSpec, Group, VNode
 from vctl.core.ledger import Ledger
 from vctl.core.nodes import DEAD
-from vctl.core.resources import Amounts
+from vctl.core.resources import Amounts, beyond
 from vctl.core.values import replace, value
 from vctl.scheduler.elasticity import Grow, enlarged, flexible_in, next_rank
 from vctl.scheduler.gang_growth import find_growth, growth_for
-from vctl.scheduler.leasing import beyond, free_of
+from vctl.scheduler.leasing import free_of
 from vctl.scheduler.membership import is_undivided, whole_by_template
 from vctl.scheduler.placement import Piece, Placed, Unplaced, place
 from vctl.scheduler.placement_result import vnodes_of

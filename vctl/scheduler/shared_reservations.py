@@ -192,8 +192,7 @@ class SharedReservations:
                 found = missing.get(self._profile(shared.level, shared.own).slot_of(vnode_id))
                 if found is None:
                     continue
-                want = {n: min(a, idle.amounts.get(n, 0)) for n, a in found.items()}
-                want = {n: a for n, a in want.items() if a > 0}
+                want = rs.least_of(found, idle.amounts)
                 capacity = self.ledger.capacities[vnode_id].copy()
                 if want and capacity.fits(want):
                     name = f"shared:{shared.reservation.job_id}:{vnode_id}"
@@ -328,11 +327,7 @@ class SharedReservations:
             cluster = self.ledger.clusters[cluster_id]
             if cluster_id == level_of(self.ledger, job.parent_id):
                 return True
-            free = self.ledger.available(cluster_id)
-            more = {name: amount - free.get(name, 0) for name, amount in need.items()}
-            if not within_limits(
-                self.ledger, cluster, {name: amount for name, amount in more.items() if amount > 0}
-            ):
+            if not within_limits(self.ledger, cluster, rs.beyond(need, self.ledger.available(cluster_id))):
                 return False
         return True
 

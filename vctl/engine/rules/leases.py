@@ -9,7 +9,7 @@ from vctl.core import resources as rs
 from vctl.core.clusters import VNode
 from vctl.core.leases import CALLED, Lease
 from vctl.core.ledger import Ledger
-from vctl.core.resources import Amounts
+from vctl.core.resources import Amounts, beyond, least_of
 from vctl.core.values import replace
 from vctl.engine.changes import Change, LeaseGranted, LeaseReturned, VNodesChanged
 from vctl.engine.settings import TurnMemo
@@ -18,11 +18,9 @@ from vctl.engine.stimuli import Now
 from vctl.scheduler.elasticity import Grow, is_below
 from vctl.scheduler.leasing import (
     above_minimum,
-    beyond,
     borrowed_in,
     extended,
     idle_parts,
-    least_of,
     newest_first,
     restored,
     return_of,
@@ -195,8 +193,7 @@ def granted(
     takes: list[tuple[Iterator[Lease], str, dict[str, int]]] = []
     for step, over in reversed(todo):
         vnode, rest = step.after, dict(over)
-        inside = {name: amount - over.get(name, 0) for name, amount in step.gained.items()}
-        inside = {name: amount for name, amount in inside.items() if amount > 0}
+        inside = beyond(step.gained, over)
         supplies = loans.get(vnode.parent_id or "", ())
         parent_id = ledger.clusters[vnode.cluster_id].parent_id or ""
         for lender_id, lent in (*borrowed(supplies, rest), (parent_id, rest)):

@@ -15,7 +15,7 @@ from vctl.core.clusters import FLEXIBLE, JOB, LOGICAL
 from vctl.core.jobs import Run
 from vctl.core.leases import CALLED, GRANTED, Lease
 from vctl.core.ledger import Ledger
-from vctl.core.resources import Amounts
+from vctl.core.resources import Amounts, beyond, least_of
 from vctl.core.values import replace
 from vctl.engine.changes import Change, LeaseCalled, LeaseSpared
 from vctl.engine.rules import stops
@@ -24,7 +24,7 @@ from vctl.engine.settings import TurnMemo
 from vctl.engine.state import SchedulerState
 from vctl.engine.stimuli import LeaseNotified, Now, Stimulus
 from vctl.scheduler.elasticity import above_its_minimum
-from vctl.scheduler.leasing import beyond, extended, idle_parts, is_of_gang, least_of, newest_first
+from vctl.scheduler.leasing import extended, idle_parts, is_of_gang, newest_first
 from vctl.scheduler.lending import Waiting, keepers, kept_back, loans, wishes, work_in_lenders
 from vctl.scheduler.recall import recall
 
