@@ -155,7 +155,7 @@ def wishes(
         if not lenders:
             continue
         reach = [cluster_id, *(ledger.clusters[up].parent_id or "" for up in growing(ledger, cluster_id))]
-        own, *others = [_free(ledger, up, needed) for up in reach]
+        own, *others = [ledger.available(up) for up in reach]
         free = rs.total([own, *others])
         have = rs.total([ledger.total(cluster_id), *others]) if preempts else free
         for lender_id in lenders:
@@ -186,12 +186,3 @@ def kept_back(
     if not ledger.lenders:
         return {}
     return keepers(ledger, work_in_lenders(ledger, queues, tasks, now_ns, judged=False), nominations)
-
-
-def _free(ledger: Ledger, cluster_id: str, names: Iterable[str]) -> dict[str, int]:
-    """The free amounts of these resources in a cluster, on whatever nodes."""
-    classes = ledger.index(cluster_id).classes.values()
-    return {
-        name: sum(max(group.capacity.free.get(name, 0), 0) * len(group.ids) for group in classes)
-        for name in names
-    }
