@@ -28,11 +28,10 @@ from vctl.scheduler.availability import (
     elastic_below,
     has_elastic,
     idle_parts,
-    level_of,
 )
 from vctl.scheduler.backfill import reserve
 from vctl.scheduler.disciplines import RESERVE, ReservationTable
-from vctl.scheduler.elasticity import within_limits
+from vctl.scheduler.elasticity import level_above, within_limits
 from vctl.scheduler.queueing import Queue
 from vctl.scheduler.reservations import FOR_EVER, Reservation, Shared, View
 from vctl.scheduler.running import Running
@@ -325,7 +324,7 @@ class SharedReservations:
         need: Amounts = rs.add(fixed, rs.maximum(job.spec.flexible_min, {} if fixed else job.entry))
         for cluster_id in self._upward(job.parent_id):
             cluster = self.ledger.clusters[cluster_id]
-            if cluster_id == level_of(self.ledger, job.parent_id):
+            if cluster_id == level_above(self.ledger, job.parent_id):
                 return True
             if not within_limits(self.ledger, cluster, rs.beyond(need, self.ledger.available(cluster_id))):
                 return False
@@ -366,7 +365,7 @@ class SharedReservations:
         """The level of a cluster, and the highest cluster on the way up to it at which the order is fair."""
         known = self._known.get(cluster_id)
         if known is None:
-            level, fair = level_of(self.ledger, cluster_id), None
+            level, fair = level_above(self.ledger, cluster_id), None
             for ancestor in self._upward(cluster_id):
                 if self.ledger.clusters[ancestor].queue.order == FAIR:
                     fair = ancestor
