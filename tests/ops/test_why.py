@@ -219,7 +219,8 @@ def test_a_dry_run_names_who_lends_how_much(world: World):
     world.turn()
     leases = world.store.db.execute("SELECT lender_id, amounts FROM leases ORDER BY lease_id").fetchall()
     assert [(lender_id, json.loads(amounts)) for lender_id, amounts in leases] == [
-        ("lender", {"CPU": 3 * SCALE}), ("kPrimaryClusterID", {"CPU": 2 * SCALE}),
+        ("lender", {"CPU": 3 * SCALE}),
+        ("kPrimaryClusterID", {"CPU": 2 * SCALE}),
     ]
 
 
