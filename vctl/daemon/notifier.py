@@ -20,7 +20,7 @@ from vctl.ops import notifying
 from vctl.ops.background import small_environment
 from vctl.ops.notifying import Notice
 from vctl.runtime.deliveries import Delivery
-from vctl.store import locks, notifications
+from vctl.store import locks
 from vctl.store.store import Store
 
 MODULE = "vctl.daemon.notifier"
@@ -41,7 +41,7 @@ class Notifier:
 
     def __init__(self, store: Store) -> None:
         self._store = store
-        self._seen: object = None
+        self._seen = -1
         self._is_due = False
         self._check_at = 0.0
         self._handle: int | None = None
@@ -52,12 +52,12 @@ class Notifier:
         """Seconds until the next call of ``maintain`` is due."""
         return max(0.0, self._check_at - time.monotonic()) if self._is_due else float("inf")
 
-    def maintain(self, seen: object) -> None:
+    def maintain(self, seen: int, is_due: bool) -> None:
         """Start the process if a notice is due. ``seen`` differs when the tables may have a new one."""
-        if seen == self._seen and (not self._is_due or time.monotonic() < self._check_at):
+        self._is_due = is_due
+        if seen == self._seen and time.monotonic() < self._check_at:
             return
         self._seen = seen
-        self._is_due = notifications.is_due(self._store)
         if not self._is_due:
             return
         now = time.monotonic()

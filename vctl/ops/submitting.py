@@ -21,7 +21,7 @@ from vctl.ops.feasible import check_feasible, requested
 from vctl.ops.jobs import just_submitted, resolve_named
 from vctl.spec.fields import refuse
 from vctl.spec.ids import check_submission_id, full_cluster_id
-from vctl.spec.job_request import DEFAULT_ENTRY, JobRay, JobRequest, entry_amounts
+from vctl.spec.job_request import DEFAULT_ENTRY, IN_RUNTIME_ENV, JobRay, JobRequest, entry_amounts
 from vctl.spec.options import WarningSignal, parse_array
 from vctl.store import ahead, clusters, observed, rows, settings
 from vctl.store import jobs as table
@@ -401,6 +401,14 @@ def environment_of(request: JobRequest, around: Mapping[str, str]) -> dict[str, 
 
         own[JOB_CONFIG] = job_config(own.get(JOB_CONFIG, ""), request.runtime_env)
     return {**captured, **own}
+
+
+def runtime_env_of(env: Mapping[str, str]) -> dict[str, object]:
+    """What ``environment_of`` has put into the environment of a job for its private Ray to install."""
+    from vctl.ray.private.raylets import JOB_CONFIG, to_install
+
+    found = to_install(env.get(JOB_CONFIG, ""))
+    return {name: found[name] for name in IN_RUNTIME_ENV if name in found}
 
 
 def _target(store: Store, request: JobRequest, around: Mapping[str, str]) -> tuple[str, bool]:

@@ -21,7 +21,7 @@ from vctl.scheduler.explain import words
 from vctl.scheduler.fairness import Shares, is_fair
 from vctl.scheduler.gang_growth import place_loosely, place_with_growth, surely_grows
 from vctl.scheduler.heads import Candidates, Heads, Rest
-from vctl.scheduler.orders import OrderKey, order_key
+from vctl.scheduler.orders import OrderKey, Turn, order_key, turn_of
 from vctl.scheduler.placement import Placed, Unplaced, place_again
 from vctl.scheduler.placement_reasons import plain_reason
 from vctl.scheduler.placement_result import seated
@@ -35,11 +35,6 @@ from vctl.scheduler.scheduling_class import SchedulingClass, SubQueue, Verdict
 from vctl.scheduler.shared_reservations import SharedReservations
 from vctl.scheduler.work import Budget
 
-OVERTAKEN = 24
-"""How many jobs behind a job that needs idle loans of other clusters may go first, of those that need none.
-
-More of them let fewer loans move; fewer of them keep the order of one queue, in which large jobs start earlier.
-"""
 PASS, COUNT, SEARCH, PIECES = 1, 4, 15, 4
 """The steps of a look at a job, of counting and of searching its place, and the pieces of a gang that make one more."""
 HEADS = 16
@@ -48,12 +43,6 @@ START, VNODE, GROWTH = 15, 4, 8
 """The steps of writing and carrying out a start, of each virtual node of it, and of each one that grows for it."""
 Before = tuple[Memo, int | None]
 """The memo of the last scan of a queue, and when that ends to hold (``Queue.until_ns``)."""
-Turn = tuple[int, int, bool]
-
-
-def turn_of(priority: int, job_id: int, *, is_held: bool) -> Turn:
-    """The turn of the first job of a queue among those of all queues; ``is_held``: it needs idle loans of others."""
-    return (-priority, job_id + OVERTAKEN * is_held, is_held)
 
 
 class QueueScan:
@@ -175,8 +164,7 @@ class QueueScan:
     def rank(self) -> tuple[tuple[float, ...], Turn]:
         """The rank of the queue: the queue with the least rank has the next turn.
 
-        Where no order is fair, the highest priority is first, then the oldest job, as in one queue. But a job that
-        needs idle loans of other clusters lets the ``OVERTAKEN`` jobs behind it go first, so that few loans move.
+        Where no order is fair, the highest priority is first, then the oldest job, as in one queue (``turn_of``).
         """
         job = self.queue.jobs[self._first[1]]
         turn = turn_of(job.priority, job.job_id, is_held=self._held == job.job_id)
@@ -604,8 +592,7 @@ class QueueScan:
         return self.shares.of_user(self.queue.parent_id, user)
 
     def _push(self, sub_queue: SubQueue, rest: Candidates) -> None:
-        job = next(rest, None)
-        if job is not None:
+        if (job := next(rest, None)) is not None:
             self._heads.push((self._share_of(sub_queue.user), order_key(job, self.policy), sub_queue, rest))
 
 
