@@ -192,7 +192,8 @@ def test_a_field_of_a_submit_goes_all_the_way(
         given = command.arguments(read)
         options = dict(given["options"])
         if field in ("cwd", "metadata"):
-            found = given["working_dir"] if field == "cwd" else dict([given["metadata"][0].split("=")])
+            around = given["around"]
+            found = around["working_dir"] if field == "cwd" else dict([around["metadata"][0].split("=")])
             assert found == getattr(request, field)
         else:
             context = Context(None, config)  # type: ignore[arg-type]  # it asks for no store
