@@ -14,7 +14,7 @@ from vctl.core.jobs import PendingJob
 from vctl.core.queue_policy import SECOND
 from vctl.core.resources import SCALE
 from vctl.scheduler import queue_scan
-from vctl.scheduler.queue_scan import OVERTAKEN
+from vctl.scheduler.orders import OVERTAKEN
 from vctl.simulate.machine import equal_nodes
 from vctl.simulate.play import Player
 from vctl.simulate.workload import Arrival
