@@ -7,6 +7,7 @@ and preemption decide which jobs behind a passed job may start.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection
+from contextlib import AbstractContextManager, nullcontext
 from functools import cache, cached_property
 
 from vctl.core import jobs as jb
@@ -41,6 +42,7 @@ HEADS = 16
 """The heads that are lined up, or passed, in one step."""
 START, VNODE, GROWTH = 15, 4, 8
 """The steps of writing and carrying out a start, of each virtual node of it, and of each one that grows for it."""
+_NOTHING: AbstractContextManager[None] = nullcontext()
 Before = tuple[Memo, int | None]
 """The memo of the last scan of a queue, and when that ends to hold (``Queue.until_ns``)."""
 
@@ -175,8 +177,9 @@ class QueueScan:
 
     def finish(self) -> None:
         """Keep the reservations for the next round."""
-        self.queue.kept = self._table.promises(is_over=self.is_over)
-        if self.is_over:
+        is_over = self.is_over
+        self.queue.kept = self._table.promises(is_over=is_over)
+        if is_over:
             self.queue.doubts.known_at = self.queue.doubts.frees
             self.queue.is_stale = False
             self.queue.improved.clear()
@@ -208,7 +211,7 @@ class QueueScan:
             self._pass_reserved(job, sub_queue, rest, kept_off, outer)
             return None
         is_held, self._held = self._held == job.job_id, None
-        with self.preemptor.holds.lifted(reach):
+        with self.preemptor.holds.lifted(reach) if reach else _NOTHING:
             start, found = None, None
             if not is_held:
                 start, found = self._try_due(job, shape, binding, outer, mine)
@@ -526,7 +529,9 @@ class QueueScan:
             self.budget.spend(COUNT)
             if reason := plain_reason(self.ledger.index(job.parent_id), shape.count):
                 return reason
-        self._spend(job)
+            self.budget.spend(_search_steps(job))
+        else:
+            self._spend(job)
         return place_again(self.ledger, job.parent_id, job.spec, job.entry, shape.places)
 
     def _grow(self, job: PendingJob, *, loose: bool) -> Start | Unplaced | None:
@@ -547,7 +552,7 @@ class QueueScan:
 
     def _spend(self, job: PendingJob) -> None:
         shape = self.queue.shapes[job.shape]
-        self.budget.spend(COUNT if self._is_short(shape) else SEARCH + len(job.spec.fixed) // PIECES)
+        self.budget.spend(COUNT if self._is_short(shape) else _search_steps(job))
 
     def _take(self, start: Start) -> Start:
         self._table.drop_views()
@@ -594,6 +599,10 @@ class QueueScan:
     def _push(self, sub_queue: SubQueue, rest: Candidates) -> None:
         if (job := next(rest, None)) is not None:
             self._heads.push((self._share_of(sub_queue.user), order_key(job, self.policy), sub_queue, rest))
+
+
+def _search_steps(job: PendingJob) -> int:
+    return SEARCH + len(job.spec.fixed) // PIECES
 
 
 def _with_doubt(found: Unplaced, grown: Unplaced) -> Unplaced:

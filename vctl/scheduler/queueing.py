@@ -25,6 +25,7 @@ from vctl.scheduler.orders import ORDERS, OrderKey, order_key
 from vctl.scheduler.reach import reach_of
 from vctl.scheduler.reservations import Reservation, Shared
 from vctl.scheduler.scheduling_class import Doubts, SchedulingClass, SubQueue, SubQueueKey, Verdict
+from vctl.scheduler.upper_bound import UpperBound
 
 MOST_FREED = 16
 """If something came free in more virtual nodes, it is not asked which classes may fit into any of them."""
@@ -72,8 +73,8 @@ class Queue:
         """Wait keys with a reported reason whose last job has left since the last commit."""
         self.told: dict[str, tuple[str, str]] = {}
         """Wait key -> (reason, message) that was reported last."""
-        self.places: dict[str, Places] = {}
-        """Shape without a waiting job -> the places of its gangs, for the next job of that shape."""
+        self.left: dict[str, tuple[Places, UpperBound]] = {}
+        """Shape without a waiting job -> the places of its gangs and their count, for the next job of that shape."""
         self.kept: dict[int, Reservation] = {}
         """Reservations of the last round, by job."""
         self.shared: dict[int, Shared] = {}
@@ -192,8 +193,9 @@ class Queue:
         """The sub-queue of a job; made for the first job in it."""
         shape = self.shapes.get(job.shape)
         if shape is None:
-            known = self.places.pop(job.shape, {})
-            shape = self.shapes[job.shape] = SchedulingClass(job, self.doubts, places=known)
+            left = self.left.pop(job.shape, None)
+            known, count = ({}, UpperBound(job.spec)) if left is None else left
+            shape = self.shapes[job.shape] = SchedulingClass(job, count, self.doubts, places=known)
             self.needs.put(job.shape, shape.count.largest)
             self.parts.put(job.shape, shape.count.least)
             self.unnoted[job.shape] = None
@@ -229,9 +231,9 @@ class Queue:
             self.parts.drop(job.shape)
             self.unnoted[job.shape] = None
             if shape.places:
-                if len(self.places) >= MOST_LEFT:
-                    self.places.clear()
-                self.places[job.shape] = shape.places
+                if len(self.left) >= MOST_LEFT:
+                    self.left.clear()
+                self.left[job.shape] = shape.places, shape.count
         if not waits:
             self._forget_reason(sub_queue)
 
@@ -396,7 +398,7 @@ class Queue:
         """Forget all verdicts and known places."""
         self.growths += 1
         self.memo = None
-        self.places.clear()
+        self.left.clear()
         for shape in self.shapes.values():
             shape.forget()
             shape.places.clear()

@@ -116,6 +116,8 @@ class SchedulingClass:
     """The queued jobs of one shape and the verdict on them (None: not judged yet)."""
 
     example: PendingJob
+    count: UpperBound
+    """The upper bound on the number of its pieces that fit."""
     doubts: Doubts = field(default_factory=Doubts)
     sub_queues: dict[SubQueueKey, SubQueue] = field(default_factory=dict)
     verdict: Verdict | None = None
@@ -126,14 +128,6 @@ class SchedulingClass:
     """``Doubts.frees`` at the last attempt, or when the verdict was found to stand."""
     places: Places = field(default_factory=dict)
     """Places of its gang by the free capacity of the cluster."""
-    _count: UpperBound | None = None
-
-    @property
-    def count(self) -> UpperBound:
-        """The upper bound on the number of its pieces that fit."""
-        if self._count is None:
-            self._count = UpperBound(self.example.spec)
-        return self._count
 
     @property
     def is_told(self) -> bool:

@@ -7,6 +7,7 @@ and "enough" only means that a search may find a place. The flexible minimum and
 from __future__ import annotations
 
 from collections.abc import Iterable
+from functools import cached_property
 from operator import ge
 
 from vctl.core.clusters import ClusterSpec
@@ -64,12 +65,12 @@ class UpperBound:
         """Whether "enough" is certain, too: all pieces are equal, may go anywhere, hold the entrypoint."""
         return self._is_plain and within(entry, dict(self.kinds[0]))
 
-    @property
+    @cached_property
     def largest(self) -> Amounts:
         """A piece that no other one exceeds in everything. Empty: no piece asks for anything."""
         return dict(max(self.kinds, key=lambda kind: sum(amount for _, amount in kind), default=()))
 
-    @property
+    @cached_property
     def least(self) -> Amounts:
         """What each part of the gang asks for at least on one node. Empty: a part may ask for nothing."""
         if self._has_others:
