@@ -83,11 +83,11 @@ class Processes:
 
     def _start(self, run_id: str) -> None:
         if run_id not in self.runs:
-            self.starts[run_id] = self.starts.get(run_id, 0) + 1
             start = StartRecord(
-                1000 + len(self.starts), self.now() // TICK_NS, 1, 1, "boot", self.now()
+                1001 + len(self.starts), self.now() // TICK_NS, 1, 1, "boot", self.now()
             )  # since when its time limit counts
             self.runs[run_id] = Seen(RunState.RUNNING, start)
+            self.starts[run_id] = self.starts.get(run_id, 0) + 1
 
     def launch_next(self, request: LaunchRequest, follows: str) -> bool:
         if self.kill_before_launch:

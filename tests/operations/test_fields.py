@@ -191,10 +191,11 @@ def test_a_field_of_a_submit_goes_all_the_way(
         assert read is not None, typed
         given = command.arguments(read)
         options = dict(given["options"])
+        around = given["around"]
         if field == "runtime_env":
             assert json.loads(given["runtime_env_json"]) == value
         elif field in ("cwd", "metadata"):
-            found = given["working_dir"] if field == "cwd" else dict([given["metadata"][0].split("=")])
+            found = around["working_dir"] if field == "cwd" else dict([around["metadata"][0].split("=")])
             assert found == getattr(request, field)
         else:
             context = Context(None, config)  # type: ignore[arg-type]  # it asks for no store

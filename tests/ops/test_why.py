@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shlex
 import shutil
 from collections.abc import Iterator
@@ -227,6 +228,25 @@ def test_what_was_asked_for_beside_the_numbers_is_asked_for_again(world: World):
 
 def request(spec: ClusterSpec | None = None, **fields: Any) -> JobRequest:
     return JobRequest(argv=("true",), spec=spec, **fields)
+
+
+def test_a_dry_run_names_who_lends_how_much(world: World):
+    """All that a cluster borrows in one place was told as a loan of its sibling, also what its parent has free."""
+    add(world, 1, cpus=8)
+    for name, least, lends in (("lender", 5, 4), ("team", 1, 0)):
+        minimum, limit = ClusterSpec({CPU: least * SCALE}), {CPU: lends * SCALE}
+        clusters.create(world.store, name, ClusterChange(divisible=True, spec=minimum, lending_limit=limit))
+    world.turn()
+    job = request(gang(1, CPU=6), cluster="team")
+    loans = [(one["lender_id"], one["resources"]) for one in why.dry_run(world.store, job)["borrowed"]]
+    assert loans == [("lender", {"CPU": 3.0}), ("kPrimaryClusterID", {"CPU": 2.0})]
+    submitting.submit(world.store, job, environment={"PATH": "/bin"})
+    world.turn()
+    leases = world.store.db.execute("SELECT lender_id, amounts FROM leases ORDER BY lease_id").fetchall()
+    assert [(lender_id, json.loads(amounts)) for lender_id, amounts in leases] == [
+        ("lender", {"CPU": 3 * SCALE}),
+        ("kPrimaryClusterID", {"CPU": 2 * SCALE}),
+    ]
 
 
 def test_a_dry_run_says_where_and_changes_nothing(world: World):

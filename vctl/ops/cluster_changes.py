@@ -15,7 +15,7 @@ from vctl.core.values import replace
 from vctl.core.wording import cluster_text, listed
 from vctl.engine.changes import ClusterAdded, ClusterChanged, ClusterDetached, ClusterRemoved, VNodesChanged
 from vctl.engine.rules.clusters import removal
-from vctl.engine.rules.leases import granted, returned
+from vctl.engine.rules.leases import granted, loans_of, returned
 from vctl.engine.rules.nodes import leases_settled
 from vctl.engine.rules.starts import rearranged
 from vctl.errors import BadSpec, Conflict, Infeasible, VctlError, param
@@ -269,7 +269,7 @@ def fulfil(store: Store, ledger: Ledger, cluster: Cluster, old: ClusterSpec) -> 
     changed = _difference(ledger, cluster.cluster_id, before, growth)
     if changed.removed or changed.placed:
         store.emit(changed)
-    for lease in granted(ledger, growth, store.clock(), store.next_lease):
+    for lease in granted(ledger, growth, loans_of(growth), store.clock(), store.next_lease):
         store.emit(lease)
         ledger.put_lease(lease.lease)
     if not of_whole_nodes(cluster.spec):

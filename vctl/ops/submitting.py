@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from vctl import ops
 from vctl.core.clusters import LOGICAL, PRIMARY, ClusterSpec
-from vctl.core.jobs import PendingJob
+from vctl.core.jobs import PendingJob, member_of
 from vctl.core.nodes import RAY
 from vctl.core.resources import CPU, GPU, SCALE
 from vctl.core.values import replace, value
@@ -230,7 +230,7 @@ def forget_logs(store: Store, chosen: Mapping[str, ArrayRange | None]) -> None:
         names = (
             name
             for name in logs.names(store.home)
-            if name in chosen or arrays.index_of(name) in of_arrays.get(name.rpartition("_")[0], ())
+            if name in chosen or (its := member_of(name))[1] in of_arrays.get(its[0], ())
         )
     for name in names:
         logs.forget_log(store.home, name)
@@ -239,7 +239,7 @@ def forget_logs(store: Store, chosen: Mapping[str, ArrayRange | None]) -> None:
 def numbered(store: Store, job: PendingJob) -> PendingJob:
     """The job with its number and times, inside the transaction. Raises if it cannot be submitted now."""
     if table.taken(store, [job.submission_id]):
-        raise exists(job.submission_id)
+        raise ops.matching.exists(job.submission_id)
     if job.parent_id != PRIMARY:
         open_cluster(store, job.parent_id)
     return timed(job, table.next_number(store), store.clock())
@@ -248,15 +248,6 @@ def numbered(store: Store, job: PendingJob) -> PendingJob:
 def new_id() -> str:
     """An id for a job whose submitter chose none."""
     return f"job-{os.urandom(5).hex()}"
-
-
-def exists(name: str) -> Conflict:
-    """The error for an id that a job, an array or a task has."""
-    return Conflict(
-        f"job {name} exists already",
-        fix=f"choose another {param('submission_id')}, or leave it out",
-        details={"submission_id": name},
-    )
 
 
 def timed(job: PendingJob, number: int, now: int) -> PendingJob:

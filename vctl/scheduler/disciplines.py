@@ -76,6 +76,8 @@ class ReservationTable:
 
         Others have started in what the cluster had borrowed and did not use.
         """
+        if not self.reserved:
+            return
         nodes_at = self.ledger.capacity(self.queue.parent_id)
         if self.queue.kept_at != nodes_at:
             self.queue.kept_at = nodes_at

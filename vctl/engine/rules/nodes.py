@@ -10,7 +10,7 @@ from vctl.core.jobs import Run
 from vctl.core.leases import Lease
 from vctl.core.ledger import Ledger
 from vctl.core.nodes import DEAD, DRAINED
-from vctl.core.resources import Amounts, total
+from vctl.core.resources import Amounts, beyond, least_of, total
 from vctl.core.values import replace
 from vctl.engine.changes import (
     Change,
@@ -29,7 +29,7 @@ from vctl.engine.settings import TurnMemo
 from vctl.engine.state import SchedulerState
 from vctl.engine.stimuli import NodeSilent, Stimulus
 from vctl.scheduler.feasibility import is_overdrawn
-from vctl.scheduler.leasing import beyond, empty_parts, kept_first, least_of, settle
+from vctl.scheduler.leasing import empty_parts, kept_first, settle
 from vctl.scheduler.lending import loans
 from vctl.scheduler.replacement import Replaced, broken_gangs, is_published, move, stamp_of, units
 
