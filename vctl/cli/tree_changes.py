@@ -19,8 +19,9 @@ def draw(screen: "Screen", diff: Mapping[str, Any], next_command: str | None = N
         mark, colour = MARKS[change["action"]]
         what = f"{mark} {change['action']} {change['cluster_id']}"
         yield from screen.text((what, colour), f" in {change['parent_id']}")
-        blockers = [(f"blocked: {blocker}", "red") for blocker in change["blockers"]]
-        for part in (*_fields(screen, change), *blockers):
+        parts: list[str | tuple[str, str]] = [*_fields(screen, change)]
+        parts += [(f"blocked: {blocker}", "red") for blocker in change["blockers"]]
+        for part in parts:
             for line in screen.inner.inner.text(part):  # also where a long one is broken
                 yield Drawn(f"    {line}")
     yield _summary(diff["summary"], planned=next_command is not None)
