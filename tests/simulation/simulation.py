@@ -612,6 +612,8 @@ class Simulation(World):
             return
         if row is None and run_id in self.processes.accepted:
             return  # its place was given to another run meanwhile
+        if row is None and run_id in self.restores.kept:
+            return  # its request was on its way to a supervisor when the tables were restored
         if row is None:
             raise Violation(f"{run_id} was launched before it was in the tables, or after its end")
         if not row["allowed"] and row["job_id"] not in self.edited:
