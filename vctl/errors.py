@@ -273,7 +273,7 @@ def _exhausted(error: BaseException) -> Exhausted | None:
             "the kernel did not lock a file of the state directory",
             fix="see how many locks `/proc/locks` has, then try again",
         )
-    if number == errno.ENOMEM or isinstance(error, MemoryError):
+    if number in (errno.ENOMEM, errno.ENOBUFS) or isinstance(error, MemoryError):
         return Exhausted(
             "no memory is left", fix="free memory or raise the limit (`ulimit -v`), then try again"
         )

@@ -46,6 +46,18 @@ def play(
     within_s: float = PATIENCE_S,
 ) -> Ended:
     """Run something in a fork of this process, with one point that fails. ``notes``: where to write the points."""
+    return ended(begun(run, folder, env, kind, failing, notes), folder, within_s)
+
+
+def begun(
+    run: Callable[[], None],
+    folder: Path,
+    env: Mapping[str, str],
+    kind: str,
+    failing: Points,
+    notes: Path | None = None,
+) -> int:
+    """The pid of a fork that runs something, with one point that fails."""
     out, err = folder / ".stdout", folder / ".stderr"
     pid = os.fork()
     if pid == 0:
@@ -75,7 +87,13 @@ def play(
             sys.excepthook(*sys.exc_info())  # type: ignore[arg-type]
             sys.stderr.flush()
             _leave(_exit, 99, failing, notes)
-    return Ended(collected(pid, within_s), out.read_text(errors="replace"), err.read_text(errors="replace"))
+    return pid
+
+
+def ended(pid: int, folder: Path, within_s: float = PATIENCE_S) -> Ended:
+    """How a fork ends, and what it said."""
+    code = collected(pid, within_s)
+    return Ended(code, *((folder / name).read_text(errors="replace") for name in (".stdout", ".stderr")))
 
 
 def _leave(leave: Callable[[int], None], code: int, failing: Points, notes: Path | None) -> None:
@@ -110,19 +128,19 @@ def vctl(*words: str) -> Callable[[], None]:
     return run
 
 
-def is_a_sentence(ended: Ended) -> list[str]:
+def is_a_sentence(done: Ended) -> list[str]:
     """What is wrong with what a command said: nothing if it is a success, or one error with its fix."""
     wrong = []
-    text = ended.out + IGNORED.sub("", ended.err)
-    if ended.code not in EXIT_CODES:
-        wrong.append(f"exit code {ended.code}")
+    text = done.out + IGNORED.sub("", done.err)
+    if done.code not in EXIT_CODES:
+        wrong.append(f"exit code {done.code}")
     if CPYTHONS.search(text):
         return wrong
     if "Traceback" in text or "internal error" in text or "Exception ignored" in text:
         wrong.append("no sentence")
-    elif ended.code and not re.search(r"^Error: .+", ended.err, re.MULTILINE):
+    elif done.code and not re.search(r"^Error: .+", done.err, re.MULTILINE):
         wrong.append("fails and does not say why")
-    elif ended.code and not re.search(r"^Fix: .+", ended.err, re.MULTILINE):
+    elif done.code and not re.search(r"^Fix: .+", done.err, re.MULTILINE):
         wrong.append("says no fix")
     return wrong
 
@@ -133,12 +151,12 @@ def counted(
     """The points that a run passes when none fails."""
     folder, env = fresh()
     failing, notes = Points(), folder / ".points"
-    ended = play(run, folder, env, kind, failing, notes)
-    assert ended.code == 0, ended
+    done = play(run, folder, env, kind, failing, notes)
+    assert done.code == 0, done
     return list(json.loads(notes.read_text()))
 
 
-class _Modules(Points):
+class Modules(Points):
     """Counts nothing, and notes which modules there are at the end."""
 
     def finish(self, name: str = "") -> None:
@@ -148,8 +166,13 @@ class _Modules(Points):
 def warm(run: Callable[[], None], folder: Path, env: Mapping[str, str]) -> None:
     """Import here what a run imports, so that the runs that follow do not."""
     names = folder / ".modules"
-    ended = play(run, folder, env, "none", _Modules(), names)
-    assert ended.code == 0, ended
+    done = play(run, folder, env, "none", Modules(), names)
+    assert done.code == 0, done
+    import_all(names)
+
+
+def import_all(names: Path) -> None:
+    """Import the modules of a list, apart from those of the interpreter itself that are there."""
     for name in json.loads(names.read_text()):
         if name.startswith("vctl") or name not in sys.modules:
             importlib.import_module(name)

@@ -138,7 +138,14 @@ class Points:
 
     def watch_sqlite(self) -> None:
         """Count the allocations of SQLite from now on."""
-        _counts.append(lambda: self.passes("sqlite allocation", sys._getframe(2)))
+
+        def fails() -> bool:
+            if not self.passes("sqlite allocation", None if self.at else sys._getframe(2)):
+                return False
+            _counts.clear()  # nobody counts the others
+            return True
+
+        _counts.append(fails)
 
     def watch(self, kind: str) -> None:
         """Count the points of one kind."""

@@ -7,6 +7,7 @@ from functools import partial
 from pathlib import Path
 from typing import Protocol
 
+from tests.faults.running import Daemon, Served, Started
 from tests.faults.submit import Submit
 from tests.faults.supervised import Supervised
 from tests.faults.turns import Turns
@@ -21,6 +22,9 @@ class Subject(Protocol):
     def fails(self, kind: str, at: int, turn: int) -> list[str]:
         """What does not hold when the point of a number fails. ``turn``: with which of its errors."""
 
+    def close(self) -> None:
+        """End what it has started."""
+
 
 SUBJECTS: dict[str, Callable[[Path], Subject]] = {
     "submit": Submit,
@@ -28,5 +32,9 @@ SUBJECTS: dict[str, Callable[[Path], Subject]] = {
     "turns": Turns,
     "cold-turns": partial(Turns, cold=True),
     "supervisor": Supervised,
+    "starting-submit": Started,
+    "served-submit": partial(Served, in_server=False),
+    "serving-submit": partial(Served, in_server=True),
+    "daemon": Daemon,
     "cold-submit": partial(Submit, cold=True),
 }

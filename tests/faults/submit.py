@@ -41,6 +41,10 @@ class Submit:
     ``cold``: the command imports its modules, too; otherwise this process has done that.
     """
 
+    autostart = "0"
+    statuses = ("PENDING",)
+    """What the job may be after a success."""
+
     def __init__(self, work: Path, *, first: bool = False, cold: bool = False) -> None:
         self.work, self.first = work, first
         self.base = work / "base"
@@ -58,13 +62,16 @@ class Submit:
         if not cold:
             warm(vctl(*WORDS), *self.fresh())
 
+    def close(self) -> None:
+        """Nothing was started that lasts."""
+
     def _env(self, home: Path) -> dict[str, str]:
         kept = {name: value for name, value in os.environ.items() if not name.startswith("VCTL_")}
         return {
             **kept,
             "VCTL_HOME": str(home),
             "VCTL_LOCAL_NODE": str(int(self.first)),
-            "VCTL_AUTOSTART": "0",
+            "VCTL_AUTOSTART": self.autostart,
         }
 
     def fresh(self) -> tuple[Path, Mapping[str, str]]:
@@ -105,7 +112,7 @@ class Submit:
                 wrong.append(f"jobs {sorted(found)}")
             if is_there:
                 job = ops.jobs.get_job(store, "j")
-                if (job["entrypoint"], job["status"]) != ("true", "PENDING"):
+                if job["entrypoint"] != "true" or job["status"] not in self.statuses:
                     wrong.append(f"another job: {job}")
             context = Context(store, load(env={"VCTL_HOME": str(home), "VCTL_LOCAL_NODE": "0"}))
             nodes.add.run(context, resources={"CPU": 1}, count=1)

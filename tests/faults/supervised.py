@@ -45,6 +45,9 @@ class Supervised:
         """What does not hold when the point of this number fails."""
         return self._play(kind, Points(at, turn))
 
+    def close(self) -> None:
+        """Nothing was started that lasts."""
+
     def _play(self, kind: str, failing: Points) -> list[str]:
         home = self.work / "state"
         shutil.rmtree(home, ignore_errors=True)
@@ -59,19 +62,24 @@ class Supervised:
         finally:
             runtime.close()
             forkserver._SCRIPT = usual
-        until = time.monotonic() + PATIENCE_S
-        while left := _processes_of(home):
-            if time.monotonic() > until:
-                wrong.append(f"processes stay: {left}")
-                for pid in left:
-                    os.kill(pid, 9)
-                break
-            time.sleep(0.005)
+        wrong += none_stays(home)
         log = home / "launcher.log"
         said = log.read_text() if log.exists() else ""
         if failing.at == 0 and said:
             wrong.append(said)
         return [f"{one}; {said[-1500:]}" for one in wrong]
+
+
+def none_stays(home: Path) -> list[str]:
+    """What is wrong if processes of a state directory stay; they are ended then."""
+    until = time.monotonic() + PATIENCE_S
+    while left := _processes_of(home):
+        if time.monotonic() > until:
+            for pid in left:
+                os.kill(pid, 9)
+            return [f"processes stay: {left}"]
+        time.sleep(0.005)
+    return []
 
 
 def _processes_of(home: Path) -> list[int]:
@@ -91,6 +99,7 @@ class _Playing:
         self.over: dict[str, int | None] = {}
         """How each run that is over has ended; None: it is lost."""
         self.launched: dict[str, float] = {}
+        self.is_asked = False
         mark = f'echo "$0" >> {self.ran}; '
         self.commands = {
             "ends": ("sh", "-c", f"{mark} echo out", "ends"),
@@ -127,7 +136,8 @@ class _Playing:
         if seen.state is RunState.NEVER_STARTED and now > self.launched.get(name, -1e9) + AGAIN_S:
             self.launched[name] = now
             self.runtime.launch(self.requests[name])
-        elif seen.state is RunState.RUNNING and name == "stopped" and self._has_begun():
+        elif seen.state is RunState.RUNNING and name == "stopped" and self._has_begun() and not self.is_asked:
+            self.is_asked = True  # once, as a scheduler does
             self.runtime.stop(name, grace_s=0.2)
         elif seen.state is RunState.EXITED:
             assert seen.exit is not None

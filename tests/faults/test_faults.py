@@ -1,4 +1,4 @@
-"""Each call and each allocation of a submit, of the turns of a scheduler and of a supervisor fails once.
+"""Each call and each allocation of a submit, of a scheduler and of a supervisor fails once.
 
 Here every place of the code is played once, and of the allocations a few that the day chooses. All of them: the mark
 soak, or ``python -m tests.faults``.
@@ -19,9 +19,14 @@ from tests.specification import spec
 
 pytestmark = [spec("12.daemon-death", "13.submit", "17.durable"), pytest.mark.timeout(600)]
 
-SUBJECTS = ("submit", "first-submit", "turns", "supervisor")
-NOT_IN = {("supervisor", "io"), ("supervisor", "sqlite")}
-"""A supervisor has no database."""
+SUBJECTS = (
+    "submit", "first-submit", "starting-submit", "served-submit", "serving-submit", "turns", "daemon", "supervisor",
+)  # fmt: skip
+NOT_IN = {
+    ("supervisor", "io"), ("supervisor", "sqlite"),
+    ("served-submit", "io"), ("served-submit", "sqlite"), ("serving-submit", "io"), ("serving-submit", "sqlite"),
+}  # fmt: skip
+"""A supervisor has no database, nor has a client of the command server; that server is no fork of this process."""
 
 
 def played(tmp_path: Path, *words: str) -> None:
@@ -48,6 +53,10 @@ def played(tmp_path: Path, *words: str) -> None:
         ("turns", "call", "--places"),
         ("turns", "io", "--places"),
         ("supervisor", "call", "--places"),
+        ("served-submit", "call"),
+        ("serving-submit", "call", "--places", "--of", "command_server|handing|frames"),
+        ("starting-submit", "call", "--places", "--of", "background|detached|StartLock"),
+        ("daemon", "call", "--places", "--of", "vctl/(runtime|daemon/(loop|command_server))"),
     ],
     ids="-".join,
 )

@@ -66,6 +66,9 @@ class Turns:
         submit("grows", cluster="room", num_cpus=None, entrypoint_num_cpus=1)
         submit("arr", array="0-2%2")
 
+    def close(self) -> None:
+        """Nothing was started that lasts."""
+
     # ---- one play ----
 
     def _play(self, kind: str, failing: Points, window: int, notes: Path | None = None) -> Ended:

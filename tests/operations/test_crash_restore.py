@@ -22,6 +22,8 @@ from vctl.operations import jobs
 from vctl.operations.declare import Context
 from vctl.ops.backup import restore
 from vctl.ops.prove import prove
+from vctl.spec.job_request import JobRequest
+from vctl.spec.options import parse_array
 from vctl.store import copies, database
 from vctl.store.schema import VERSION
 from vctl.store.store import Store
@@ -170,3 +172,37 @@ def test_tables_whose_creation_is_killed_are_created_by_the_next(tmp_path: Path)
         killed(lambda home=home: database.connect(home).close(), at)
         sound(home)
     sys.stdout.write(f"{len(passed)} points of a creation\n")
+
+
+def test_a_run_that_a_backup_has_assigned_ahead_is_not_started_under_its_name_again(tmp_path: Path) -> None:
+    """A supervisor had recorded it as taken, so the job waited for its end for ever."""
+    with World(tmp_path / "state") as world:
+        ops.nodes.add(world.store, resources=amounts(1), count=1, node_id="n")
+        request = JobRequest(
+            argv=("true",), submission_id="a", cwd="/", entry=amounts(1), array=parse_array("1-3"), grace_s=0
+        )
+        ops.submitting.submit(world.store, request, environment={})
+        world.turn()
+        world.processes.end(
+            world.processes.running()[0], 0
+        )  # it was short: another one is to follow the next
+        world.turn()
+        assert world.store.value("SELECT count(*) FROM runs_ahead") == 1
+        with closing(sqlite3.connect(world.home / "cluster.db")) as db:
+            copies.copy_to(db, tmp_path / "copy")
+        for _ in range(2):  # its supervisor takes the third one as the second one ends
+            world.processes.end(world.processes.running()[0], 0)
+            world.turn()
+        assert set(statuses(world).values()) == {"SUCCEEDED"}
+        world.die()
+        restore(world.home, tmp_path / "copy")
+        world.folding.begin()
+        world.turn()
+        assert statuses(world) == {"a_1": "SUCCEEDED", "a_2": "FAILED", "a_3": "RUNNING"}
+        world.processes.end(world.processes.running()[0], 0)
+        world.turn()
+        assert statuses(world)["a_3"] == "SUCCEEDED"
+
+
+def statuses(world: World) -> dict[str, str]:
+    return {row[0]: row[1] for row in world.store.rows("SELECT submission_id, status FROM jobs")}

@@ -430,11 +430,7 @@ class Clients:
             self._check_copy(store, known if prunes == self.prunes else [])
 
     def _check_copy(self, store: Store, known: list[str]) -> None:
-        rows = store.rows("SELECT metadata, array_id, submission_id FROM jobs WHERE metadata LIKE '%token%'")
-        names: dict[str, set[str]] = {}
-        for row in rows:
-            token = json.loads(row["metadata"])["token"]
-            names.setdefault(token, set()).add(row["array_id"] or row["submission_id"])
+        names = self._names_of(store)
         lines = {token: wish.lines for wish in self.wishes for token in wish.tokens}
         if self.prunes == 0 and (
             cut := {token for token, some in names.items() if len(some) != lines[token]}
@@ -444,6 +440,17 @@ class Clients:
             raise Violation(f"a backup has not {lost}, which were acknowledged before")
         if strange := [token for token in names if not self.seen[token]]:
             raise Violation(f"a backup has {strange}, which nobody has submitted")
+
+    @staticmethod
+    def _names_of(store: Store) -> dict[str, set[str]]:
+        """Token -> the ids of its jobs and arrays in some tables."""
+        names: dict[str, set[str]] = {}
+        for row in store.rows(
+            "SELECT metadata, array_id, submission_id FROM jobs WHERE metadata LIKE '%token%'"
+        ):
+            token = json.loads(row["metadata"])["token"]
+            names.setdefault(token, set()).add(row["array_id"] or row["submission_id"])
+        return names
 
     # ---- the rules ----
 
@@ -455,6 +462,16 @@ class Clients:
             wish = self.wishes[int(token[4:].partition(".")[0])]
             if self.seen[token] > wish.lines:
                 raise Violation(f"{token} was submitted twice")
+
+    def rewound(self) -> None:
+        """The tables are those of an earlier time: what was acknowledged since then is gone."""
+        self.prunes += 1  # as if others had deleted it
+        lines = {token: wish.lines for wish in self.wishes for token in wish.tokens}
+        names = self._names_of(self.world.store)
+        self.seen = Counter({token: lines[token] for token in names})
+        for wish in self.wishes:
+            if wish.acknowledged not in names:
+                wish.acknowledged = None
 
     def heal(self) -> None:
         """The line holds, and no server dies any more."""

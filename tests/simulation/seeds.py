@@ -92,7 +92,7 @@ def _play(seed: int, steps: int, without: frozenset[str], often: int) -> Played:
                 played.steps, played.trace, played.faults = (
                     world.steps,
                     world.trace,
-                    (*world.faults, *world.clients.faults),
+                    (*world.faults, *world.clients.faults, *world.restores.faults),
                 )
     finally:
         shutil.rmtree(folder, ignore_errors=True)

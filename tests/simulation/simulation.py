@@ -22,6 +22,7 @@ from tests.contents import JOURNAL
 from tests.simulation.connections import FULL, IOERR, Actor, SimulatedStore, opened
 from tests.simulation.http_clients import SERVER_FAULTS, Clients
 from tests.simulation.kernel import Kernel, Runtime, Violation
+from tests.simulation.restoring import RESTORE, Restores
 from tests.users import PROVIDER, Users
 from tests.world import Killed, ShortRuns, World, amounts, loaded, picture_of, unlike
 from vctl.core.spans import numbers_of
@@ -59,7 +60,7 @@ from vctl.ops.handing import TAKE_S, Handed
 from vctl.ops.prove import prove
 from vctl.spec.job_request import JobRequest
 from vctl.spec.options import parse_array
-from vctl.store import clusters
+from vctl.store import clusters, feed
 from vctl.store.store import Fenced, Store
 
 FAULTS = (
@@ -68,7 +69,7 @@ FAULTS = (
     "commit kept", "clock jump", "drop wake-ups",
 )  # fmt: skip
 """What can go wrong; each seed draws which of them and how often."""
-ALL_FAULTS = (*FAULTS, *SERVER_FAULTS)
+ALL_FAULTS = (*FAULTS, *SERVER_FAULTS, RESTORE)
 MOST_EVENTS = 400_000
 MOST_MEMBERS = 40
 MOST_STEPS = 1_000
@@ -184,6 +185,7 @@ class Simulation(World):
         ]
         self.users.actions += [(8, self.users.submit), (3, self.submit_quickly), (1, self.users.join)]
         self.clients = Clients(self, seed, without)
+        self.restores = Restores(self, seed, without)
         self.mail: list[tuple[Scheduler, Waiting]] = []
         """Jobs on their way to a scheduler."""
         self.submitted: set[str] = set()
@@ -570,6 +572,7 @@ class Simulation(World):
         self.after(0.0, "users", self._users)
         self.plan_faults()
         self.clients.start()
+        self.restores.start()
         for self.steps in range(steps):
             self._event()
         self.heal()
@@ -597,6 +600,8 @@ class Simulation(World):
 
     def taken(self, run_id: str) -> None:
         """A supervisor takes a run: it must have been decided and written before, and not be over."""
+        if run_id in self.restores.forgotten:
+            return
         of_job = "JOIN commands USING (command_id) JOIN requests q USING (request_id)"
         row = self.store.row(
             "SELECT j.job_id, r.task_id IS NOT NULL OR r.attempt = j.attempt AS current,"
@@ -612,6 +617,8 @@ class Simulation(World):
             return
         if row is None and run_id in self.processes.accepted:
             return  # its place was given to another run meanwhile
+        if row is None and run_id in self.restores.kept:
+            return  # its request was on its way to a supervisor when the tables were restored
         if row is None:
             raise Violation(f"{run_id} was launched before it was in the tables, or after its end")
         if row["attempt"] > max(row["most"], self.granted.get(row["job_id"], 0)):
@@ -703,6 +710,8 @@ class Simulation(World):
         run_id, kernel = end.run_id, self.processes
         if (process := kernel.processes.get(run_id)) is not None and process.alive:
             raise Violation(f"{run_id} has ended, and its process lives")
+        if end.exit_code is None and run_id in self.restores.kept:
+            return  # its end was in the records of the tables before
         if run_id not in self.stopping and end.exit_code != kernel.truth.get(run_id, end.exit_code):
             raise Violation(f"{run_id} ended with {kernel.truth[run_id]}, not {end}")
 
@@ -714,6 +723,14 @@ class Simulation(World):
         )[0]
         if at_once is not None and running > at_once:
             raise Violation(f"{running} of {array_id} run")
+
+    def rewound(self) -> None:
+        """The tables are those of an earlier time, with another journal."""
+        self.folding.begin()
+        self.folding.unlike = False
+        self.read_to = feed.last(self.store)
+        self.behind.clear()
+        self.checked, self.changed = None, False
 
     def check_everything(self) -> None:
         """The rules from the raw tables; and the journal, folded, gives the tables."""

@@ -96,7 +96,7 @@ def hand_over(line: socket, change: JobSubmitted, capacity: int | None) -> bool:
 def received(line: socket) -> list[Handed]:
     """The jobs that were handed over since the last call."""
     handed = []
-    with suppress(BlockingIOError):
+    with suppress(BlockingIOError, ConnectionResetError):  # none, or of a server that was killed
         while True:
             message, answering = frames.receive(line, MOST_BYTES, waits=False)
             if not answering:  # no descriptor was free here, so the other side sees a closed socket

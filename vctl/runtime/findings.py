@@ -48,8 +48,13 @@ class Findings:
     def watch(self) -> None:
         """Start watching files."""
         if self._watch is None:
-            self._watch = Watch()
-            self.poll.register(self._watch.fileno(), select.EPOLLIN)
+            watch = Watch()
+            try:
+                self.poll.register(watch.fileno(), select.EPOLLIN)
+            except OSError:  # no memory: a watch that nobody hears would be worse than none
+                watch.close()
+                raise
+            self._watch = watch
 
     def close(self) -> None:
         """Close all descriptors except ``poll``, which the caller waits on."""

@@ -36,7 +36,10 @@ class ForkServer:
             self.pid = os.posix_spawn(sys.executable, argv, env, file_actions=files, setsid=True)
         except OSError as error:
             self._channel.close()
-            raise RuntimeUnavailable(f"cannot start the launcher: {error.strerror}") from error
+            raise RuntimeUnavailable(
+                f"cannot start the launcher: {error.strerror}",
+                fix="free memory, or raise the limit of processes (`ulimit -u`), then try again",
+            ) from error
         finally:
             theirs.close()
         self._started = processes.start_time(self.pid) or 0

@@ -15,6 +15,7 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
+from vctl.errors import disk_trouble
 from vctl.runtime import lines
 from vctl.runtime.protocol import ExitRecord, RuntimeUnavailable, StartRecord
 
@@ -341,4 +342,8 @@ def _number(word: bytes, least: int = 0, limit: int = _MAX) -> int:
 
 def unavailable(error: OSError) -> RuntimeUnavailable:
     """The error to raise when the disk fails."""
-    return RuntimeUnavailable(f"cannot use {error.filename or 'the state directory'}: {error.strerror}")
+    trouble = disk_trouble(error)
+    return RuntimeUnavailable(
+        f"cannot use {error.filename or 'the state directory'}: {error.strerror}",
+        fix="check owner and mode of the state directory" if trouble is None else trouble.fix,
+    )

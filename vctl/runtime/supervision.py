@@ -224,6 +224,8 @@ class Supervision:
             self.number.say()
         if self.is_signalled:
             self.read_stop()
+            if self.is_signalled:
+                return _AGAIN_S
         if self.status is not None and self.deadline is None:
             self.ask(signal.SIGTERM, now + self.grace_s)
         if self.memory_bytes and self.status is None and self.deadline is None and now >= self.memory_at:
@@ -268,18 +270,27 @@ class Supervision:
         return processes.trees(roots, above.spares)
 
     def read_stop(self) -> None:
-        """Carry out the stop file, if there is one: signal the tree, and set or shorten its deadline."""
+        """Carry out the stop file, if there is one: signal the tree, and set or shorten its deadline.
+
+        ``is_signalled`` stays if it could not be read: whoever has asked takes a request that is gone for answered.
+        """
         self.is_signalled = False
         if not os.access(self.stop_path, os.F_OK):
             return
-        staged = self.number.above.home + b"/stops/.taken-%d" % os.getpid()
+        staged, until_ns, signo = self.number.above.home + b"/stops/.taken-%d" % os.getpid(), 0, 0
         try:
             os.rename(self.stop_path, staged)
+        except OSError:
+            return  # it is gone; or it stays, and the scheduler signals again
+        try:
             with open(staged, "rb", opener=_no_link) as file:
                 until_ns, signo = map(int, file.read(_MAX_STOP_BYTES).split())
-            os.unlink(staged)
-        except (OSError, ValueError):
-            return  # there is no request, or the scheduler did not write it: the scheduler asks again
+        except ValueError:
+            pass  # the scheduler did not write it
+        except (OSError, MemoryError) as error:
+            self.is_signalled = spawning.passes(error)
+            _try(os.link, staged, self.stop_path)  # unless there is a newer one
+        _try(os.unlink, staged)  # else the next one takes its place
         if not 0 < signo <= signal.SIGRTMAX:
             return
         self.stopped = self.stopped or self.status is None
@@ -358,6 +369,13 @@ class Supervision:
                 if not spawning.passes(error):
                     raise
             yield RETRY_S
+
+
+def _try(call: "Callable[..., None]", *paths: bytes) -> None:
+    try:
+        call(*paths)
+    except OSError:
+        return
 
 
 def _no_link(path: str, flags: int) -> int:

@@ -136,15 +136,19 @@ class SupervisorNumber:
             self.run = None
 
     def hear(self) -> bool:
-        """Read from the line; False if it has ended: the scheduler is gone or needs the number no more."""
+        """Read from the line; False if it has ended: the scheduler is gone or needs the number no more.
+
+        Also where memory fails: a part of what was read may be lost, and the scheduler sends all again that was not
+        taken, once it sees the end of the line.
+        """
         assert self.line is not None
         try:
             chunk = self.line.recv(_CHUNK_BYTES, _socket.MSG_DONTWAIT)
+            self.received += chunk
         except BlockingIOError:
             return True
-        except ConnectionResetError:
+        except (ConnectionResetError, MemoryError):
             return False  # gone without having read what we wrote
-        self.received += chunk
         return bool(chunk)
 
     def accept(self, run: bytes) -> bool:

@@ -65,6 +65,7 @@ synced: after a power cut the boot id says that a run is gone.
 
 import collections
 import contextlib
+import errno
 import os
 import resource
 import select
@@ -106,6 +107,8 @@ _REST_S = 5.0  # idle supervisors unused for this long are ended; a fork costs a
 _SPARE_FILES = 256  # open files that are reserved for the rest of the scheduler
 _FILES_OF_NUMBER = 4  # its line, its records, its log, and one that is passed on or read
 _CHUNK_BYTES = 1 << 16
+_LATER = (errno.EAGAIN, errno.ENOBUFS, errno.ENOMEM)
+"""What a send that may be repeated fails with: the line is full, or the kernel has no memory for it."""
 
 
 class Supervisors:
@@ -219,6 +222,7 @@ class Supervisors:
         number = slot.file.number
         with theirs, contextlib.ExitStack() as undone:
             undone.callback(ours.close)
+            self.poll.register(ours, select.EPOLLIN)  # first: nobody gets a line that is not heard
             index = self._choose_supervisor(slot)
             server = self.live_server()
             if not server.hand(number, index, theirs):
@@ -232,7 +236,6 @@ class Supervisors:
         slot.tries += 1
         slot.file.reported = ""
         self.by_fd[ours.fileno()] = slot
-        self.poll.register(ours, select.EPOLLIN)
         slot.resumed = False
         self._send(slot, slot.request, *(request for _, request in slot.queue))
 
@@ -264,13 +267,14 @@ class Supervisors:
         assert slot.line is not None
         try:
             slot.outbox = slot.outbox[slot.line.send(slot.outbox, socket.MSG_NOSIGNAL) :]
-        except BlockingIOError:
-            pass
         except (BrokenPipeError, ConnectionResetError):
             return  # it was killed, which reading from the line shows
+        except OSError as error:
+            if error.errno not in _LATER:
+                raise
         if slot.waits != bool(slot.outbox):
+            self.poll.modify(slot.line, select.EPOLLIN | (select.EPOLLOUT if slot.outbox else 0))
             slot.waits = bool(slot.outbox)
-            self.poll.modify(slot.line, select.EPOLLIN | (select.EPOLLOUT if slot.waits else 0))
         if not slot.outbox and len(self.by_fd) > self.max_lines:
             self._hang_up(slot)  # it carries out this run and ends; its file shows how
             self.watch(slot.file)
@@ -471,6 +475,8 @@ class Supervisors:
             self._fork(slot)
         else:
             processes.send(holder, signal.SIGCONT)  # it may be stopped, and has the runs of other numbers too
+            if slot.outbox and slot.line is not None:
+                self._flush(slot)  # there was no memory to wait for it
 
     def _trim(self, now: float) -> None:
         """End idle supervisors that were not needed lately."""

@@ -485,3 +485,5 @@ def disown(path: Path) -> None:
         db.execute(
             f"UPDATE head SET journal = ?, base = {NEWEST}, contents = random()", (os.urandom(8).hex(),)
         )  # another one begins
+        # they may have been started since, and their jobs wait: each gets a run of another name
+        db.execute("DELETE FROM runs_ahead")
