@@ -263,7 +263,7 @@ def test_a_gang_on_many_nodes_through_two_levels_changes_two_leases() -> None:
     numbers = iter(range(1, 99))
     state, steps = state_of(ledger, []), found[0]
     assert len(steps) == 16
-    assert follows(state, granted(ledger, steps, 5, lambda: next(numbers))) == [
+    assert follows(state, granted(ledger, steps, {}, 5, lambda: next(numbers))) == [
         LeaseGranted(Lease(1, "org", PRIMARY, {"CPU": 160000}, 5)),
         LeaseGranted(Lease(2, "team", "org", {"CPU": 160000}, 5)),
     ]

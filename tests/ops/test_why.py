@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shlex
 import shutil
 from collections.abc import Iterator
@@ -184,6 +185,31 @@ def test_of_an_array_the_first_member_that_waits(world: World):
     assert [change["kind"] for change in answer["changes"]] == ["node", "stop"]
 
 
+def test_members_that_their_arrays_limit_keeps_back_are_ahead_and_take_the_places_of_those_that_end(
+    world: World,
+):
+    """Each starts before the younger job; but what another job frees is not for them."""
+    add(world, 2)
+    submit(world, "other", gang(1, CPU=4))
+    submit(world, "sweep", gang(1, CPU=4), array=parse_array("0-2%1"))
+    world.turn()
+    submit(world, "young", gang(1, CPU=4))
+    answer = why.why(world.store, "young")
+    assert [(one["submission_id"], one["state_reason"]) for one in answer["ahead"]] == [
+        ("sweep_1", "ArrayLimit"), ("sweep_2", "ArrayLimit"),
+    ]  # fmt: skip
+    assert answer["queue_position"] == 3
+
+    def end(name: str) -> list[str]:
+        run = "SELECT run_id FROM runs JOIN jobs USING (job_id) WHERE submission_id = ?"
+        world.processes.end(world.store.value(run, name), 0)
+        world.turn()
+        return world.store.column("SELECT submission_id FROM jobs WHERE status = 'RUNNING' ORDER BY job_id")
+
+    assert end("sweep_0") == ["other", "sweep_1"]
+    assert end("other") == ["sweep_1", "young"]
+
+
 def test_what_was_asked_for_beside_the_numbers_is_asked_for_again(world: World):
     add(world)
     submit(world, "first", gang(1, CPU=3))
@@ -202,6 +228,25 @@ def test_what_was_asked_for_beside_the_numbers_is_asked_for_again(world: World):
 
 def request(spec: ClusterSpec | None = None, **fields: Any) -> JobRequest:
     return JobRequest(argv=("true",), spec=spec, **fields)
+
+
+def test_a_dry_run_names_who_lends_how_much(world: World):
+    """All that a cluster borrows in one place was told as a loan of its sibling, also what its parent has free."""
+    add(world, 1, cpus=8)
+    for name, least, lends in (("lender", 5, 4), ("team", 1, 0)):
+        minimum, limit = ClusterSpec({CPU: least * SCALE}), {CPU: lends * SCALE}
+        clusters.create(world.store, name, ClusterChange(divisible=True, spec=minimum, lending_limit=limit))
+    world.turn()
+    job = request(gang(1, CPU=6), cluster="team")
+    loans = [(one["lender_id"], one["resources"]) for one in why.dry_run(world.store, job)["borrowed"]]
+    assert loans == [("lender", {"CPU": 3.0}), ("kPrimaryClusterID", {"CPU": 2.0})]
+    submitting.submit(world.store, job, environment={"PATH": "/bin"})
+    world.turn()
+    leases = world.store.db.execute("SELECT lender_id, amounts FROM leases ORDER BY lease_id").fetchall()
+    assert [(lender_id, json.loads(amounts)) for lender_id, amounts in leases] == [
+        ("lender", {"CPU": 3 * SCALE}),
+        ("kPrimaryClusterID", {"CPU": 2 * SCALE}),
+    ]
 
 
 def test_a_dry_run_says_where_and_changes_nothing(world: World):

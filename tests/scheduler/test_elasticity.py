@@ -13,14 +13,13 @@ from tests.scheduler import trees
 from tests.specification import spec
 from tests.world import differences, unbalanced
 from vctl.core.clusters import LOGICAL, PRIMARY, Cluster, ClusterSpec, Group
-from vctl.core.leases import Lease
 from vctl.core.ledger import Ledger
 from vctl.core.nodes import DEAD, DRAINING
 from vctl.core.resources import CPU, GPU, SCALE
-from vctl.core.values import replace
-from vctl.scheduler.elasticity import Grow, apply_growth, growth_fits, revert_growth
+from vctl.engine.rules.leases import granted, loans_of
+from vctl.scheduler.elasticity import apply_growth, growth_fits, revert_growth
 from vctl.scheduler.gang_growth import grow, place_with_growth
-from vctl.scheduler.leasing import above_minimum, extended, idle_parts, return_of
+from vctl.scheduler.leasing import idle_parts, return_of
 from vctl.scheduler.placement import Unplaced
 
 pytestmark = spec("9.growth")
@@ -249,9 +248,8 @@ def test_loans(
     assert steps is not None
     assert (trees.parts(ledger, "a"), trees.parts(ledger, "b")) == (lender, borrower)
     gained, lost = steps[-1], steps[0]
-    assert gained.lender_id == "a"
-    taken = lost.before.allocation.amounts["CPU"] - lost.after.allocation.amounts["CPU"] if lost.before else 0
-    assert gained.lent == {"CPU": taken}
+    assert (lost.after.cluster_id, lost.lends, gained.lends) == ("a", "a", None)
+    assert loans_of(steps) == {gained.after.parent_id: [("a", {"CPU": -lost.gained["CPU"]})]}
     for step in reversed(steps):
         revert_growth(ledger, step)
     assert differences(ledger, before) == []
@@ -390,19 +388,15 @@ class Story:
         for step in steps:
             assert growth_fits(self.ledger, step)
             apply_growth(self.ledger, step)
-            self.lend(step)
         assert differences(self.ledger, grown) == []
+        for change in granted(self.ledger, steps, loans_of(steps), 0, self.number):
+            self.ledger.put_lease(change.lease)
         vnode_id = next(
             v for v in sorted(self.ledger.members[cluster_id]) if self.ledger.capacities[v].fits(wanted)
         )
         self.ledger.charge(
             f"run{self.number()}", vnode_id, self.ledger.capacities[vnode_id].copy().take(wanted)
         )
-
-    def lend(self, step: Grow) -> None:
-        if lent := above_minimum(self.ledger, step):
-            more = Lease(0, step.after.cluster_id, step.lender_id or "", lent, self.number())
-            self.ledger.put_lease(extended(self.ledger, more) or replace(more, lease_id=self.number()))
 
     def end(self, data: st.DataObject) -> None:
         if self.ledger.charges:

@@ -23,7 +23,7 @@ from vctl.core.values import replace
 from vctl.scheduler.plan import TaskStart, TaskWait, revert, still_fits
 from vctl.scheduler.task_queue import TaskQueue, in_turn, kind_of, note_turn
 from vctl.scheduler.task_rounds import TaskRound
-from vctl.scheduler.tasking import Circumstances, choose, in_order, rank_of, utilisation
+from vctl.scheduler.tasking import Circumstances, choose, rank_of, utilisation
 
 pytestmark = spec("10.strategies")
 
@@ -205,14 +205,14 @@ def test_hybrid_is_as_the_formula_says(seed: int) -> None:
     """Spec 10, with exact fractions over random loads."""
     dice = random.Random(seed)
     ledger = trees.tree("4c 8m,4c 8m,2c 4m,8c 2m", "a < primary []: n1~4c 8m, n2~4c 8m, n3~2c 4m, n4~8c 2m")
-    for vnode in in_order(ledger, "a"):
+    for vnode in ledger.ranked("a"):
         total = vnode.allocation.amounts
         part = {name: dice.randint(0, 8) * amount // 8 for name, amount in total.items()}
         ledger.charge(f"r{vnode.rank}", vnode.vnode_id, ledger.capacities[vnode.vnode_id].copy().take(part))
     request = {"CPU": dice.randint(0, 4) * 10_000, "memory": dice.randint(0, 4) * 10_000}
     origin = dice.choice([None, "a/0", "a/1", "a/2", "a/3"])
     best: tuple[Any, ...] | None = None
-    for vnode in in_order(ledger, "a"):
+    for vnode in ledger.ranked("a"):
         free, total = ledger.capacities[vnode.vnode_id].free, vnode.allocation.amounts
         if any(free[name] < amount for name, amount in request.items()):
             continue

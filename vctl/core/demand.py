@@ -84,11 +84,8 @@ class Demand:
     def copy(self) -> Demand:
         """An independent copy."""
         copy = Demand()
-        copy._sources, copy._requests, copy._keys = (
-            dict(self._sources),
-            dict(self._requests),
-            self._keys.copy(),
-        )
+        copy._sources, copy._requests = dict(self._sources), dict(self._requests)
+        copy._keys = self._keys.copy()
         copy._edition, copy._traits, copy._seen = self._edition, self._traits, self._seen
         copy._masks, copy._patterns, copy._known = dict(self._masks), self._patterns.copy(), dict(self._known)
         return copy

@@ -4,13 +4,8 @@ from __future__ import annotations
 
 NEVER = (1 << 63) - 1
 """After all times that a row can have."""
-HELD, DEPENDENCY, BEGIN_TIME, BACKOFF, ARRAY_LIMIT = (
-    "Held",
-    "Dependency",
-    "BeginTime",
-    "Backoff",
-    "ArrayLimit",
-)
+HELD, DEPENDENCY, BEGIN_TIME = "Held", "Dependency", "BeginTime"
+BACKOFF, ARRAY_LIMIT = "Backoff", "ArrayLimit"
 PREEMPTED, INSUFFICIENT = "Preempted", "InsufficientResources"
 
 

@@ -88,24 +88,16 @@ class Ledger:
         ledger.members = {cluster_id: dict(ids) for cluster_id, ids in self.members.items()}
         ledger.children = {vnode_id: dict(ids) for vnode_id, ids in self.children.items()}
         ledger.subclusters = {cluster_id: dict(ids) for cluster_id, ids in self.subclusters.items()}
-        ledger.charges, ledger.homes, ledger.removing = (
-            dict(self.charges),
-            dict(self.homes),
-            set(self.removing),
-        )
-        ledger.lenders = set(self.lenders)
+        ledger.charges, ledger.homes = dict(self.charges), dict(self.homes)
+        ledger.removing, ledger.lenders = set(self.removing), set(self.lenders)
         ledger.grown, ledger.joined = (
             {cluster_id: set(ids) for cluster_id, ids in was.items()} for was in (self.grown, self.joined)
         )
         ledger.promised = {cluster_id: dict(amounts) for cluster_id, amounts in self.promised.items()}
         ledger.leases = dict(self.leases)
         ledger._borrowed = {cluster_id: dict(leases) for cluster_id, leases in self._borrowed.items()}
-        ledger.templates, ledger.versions, ledger.withheld = (
-            self.templates,
-            dict(self.versions),
-            self.withheld,
-        )
-        ledger.inside = dict(self.inside)
+        ledger.templates, ledger.withheld = self.templates, self.withheld
+        ledger.versions, ledger.inside = dict(self.versions), dict(self.inside)
         ledger._indexes = {cluster_id: self.index(cluster_id).copy() for cluster_id in self._indexes}
         ledger.kinds = self.kinds.copy()  # not before the indexes, which number new kinds
         ledger.demand, ledger._indexes_made = self.demand.copy(), self._indexes_made
@@ -210,11 +202,8 @@ class Ledger:
         self.edition += 1
         self.clusters[cluster.cluster_id] = cluster
         (self.removing.add if cluster.state == cl.REMOVING else self.removing.discard)(cluster.cluster_id)
-        (
-            self.lenders.add
-            if cluster.lending_limit and any(cluster.lending_limit.values())
-            else self.lenders.discard
-        )(cluster.cluster_id)
+        lends = any(cluster.lending_limit.values())
+        (self.lenders.add if lends else self.lenders.discard)(cluster.cluster_id)
         self.members.setdefault(cluster.cluster_id, {})
         self.demand.ask(cluster.cluster_id, cluster.spec)
         if cluster.parent_id is not None:
@@ -407,6 +396,11 @@ class Ledger:
         """All virtual nodes of a cluster, by id."""
         return (self.vnodes[vnode_id] for vnode_id in sorted(self.members.get(cluster_id, ())))
 
+    def ranked(self, cluster_id: str) -> list[VNode]:
+        """All virtual nodes of a cluster by rank: the members of a gang in order, and the order of packing."""
+        vnodes = map(self.vnodes.__getitem__, self.members.get(cluster_id, ()))
+        return sorted(vnodes, key=lambda vnode: (vnode.rank, vnode.vnode_id))
+
     def upward(self, cluster_id: str) -> list[Cluster]:
         """A cluster and its ancestors, nearest first, without the primary."""
         cluster = self.clusters.get(cluster_id)
@@ -429,8 +423,10 @@ class Ledger:
 
     def available(self, cluster_id: str) -> dict[str, int]:
         """The free amounts of a cluster on schedulable nodes."""
-        vnodes = (self.vnodes[vnode_id] for vnode_id in self.members.get(cluster_id, ()))
-        return rs.total(self.capacities[v.vnode_id].free for v in vnodes if self.nodes[v.node_id].schedulable)
+        return rs.total(
+            {name: max(amount, 0) * len(group.ids) for name, amount in group.capacity.free.items()}
+            for group in self.index(cluster_id).classes.values()
+        )
 
     def _note_membership(self, vnode: VNode) -> None:
         self._note_change(vnode.cluster_id)

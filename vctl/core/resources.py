@@ -65,6 +65,16 @@ def subtract(left: Amounts, right: Amounts) -> dict[str, int]:
     return rest
 
 
+def beyond(amounts: Amounts, less: Amounts) -> dict[str, int]:
+    """What of these amounts exceeds others."""
+    return {name: a - less.get(name, 0) for name, a in amounts.items() if a > less.get(name, 0)}
+
+
+def least_of(one: Amounts, other: Amounts) -> dict[str, int]:
+    """What is in both amounts."""
+    return {name: least for name, a in one.items() if (least := min(a, other.get(name, 0))) > 0}
+
+
 def maximum(left: Amounts, right: Amounts) -> dict[str, int]:
     """The larger amount per resource."""
     largest = dict(left)
@@ -195,13 +205,13 @@ class FreeCapacity:
 
     def more_than(self, other: FreeCapacity) -> Allocation:
         """What this capacity has free and the other one has not."""
-        amounts = {n: a - other.free.get(n, 0) for n, a in self.free.items() if a > other.free.get(n, 0)}
         instances: dict[str, dict[int, int]] = {}
         for name, have in self.instances.items():
             rest = other.instances.get(name, {})
             if more := {i: s - rest.get(i, 0) for i, s in have.items() if s > rest.get(i, 0)}:
                 instances[name] = more
-        return Allocation(amounts, instances, tuple(sorted(self.cores - other.cores)))
+        cores = tuple(sorted(self.cores - other.cores))
+        return Allocation(beyond(self.free, other.free), instances, cores)
 
     def take_most(self, requested: Allocation) -> Allocation:
         """Take the part of an allocation that is free, of the same instances but of any cores; returns it."""

@@ -11,7 +11,6 @@ from pathlib import Path
 from vctl.core.jobs import Run
 from vctl.core.ledger import Ledger
 from vctl.core.nodes import LOCAL, SIMULATED
-from vctl.engine.rules.starts import vnodes_of
 from vctl.store.store import Store
 
 FOLDER, _SPARES = "gangs", ".spare"
@@ -26,7 +25,7 @@ HERE = "127.0.0.1"
 
 def environment(store: Store, ledger: Ledger, run: Run, port: int) -> Mapping[str, str]:
     """Rank, world size and master address of a member, by the names that torchrun and others use."""
-    vnodes = vnodes_of(ledger, run.cluster_id)
+    vnodes = ledger.ranked(run.cluster_id)
     node_ids = list(dict.fromkeys(vnode.node_id for vnode in vnodes))
     rank = [vnode.vnode_id for vnode in vnodes].index(run.vnode_id)
     beside = [index for index, vnode in enumerate(vnodes) if vnode.node_id == run.node_id]

@@ -16,7 +16,6 @@ from vctl.core.values import value
 from vctl.daemon import gangs, notices, objects
 from vctl.daemon.following import FollowedState
 from vctl.engine.ahead import RunAhead
-from vctl.engine.rules.starts import vnodes_of
 from vctl.ops.forms import amounts
 from vctl.ops.logs import log_path
 from vctl.ray.daemon import private_rays
@@ -119,7 +118,7 @@ def request_of(
     shown_run = state.runs.get(command.beside, run) if command.beside else run
     sees = shown_run.allocation
     if command.sees_all:
-        sees = visible(vnodes_of(ledger, run.cluster_id) if ahead is None else ahead.start.vnodes, run)
+        sees = visible(ledger.ranked(run.cluster_id) if ahead is None else ahead.start.vnodes, run)
     if shown_run.task_id is None and job.per_node:
         sees = ledger.vnodes[run.vnode_id].allocation
     cpus = sees.amounts.get(CPU, 0)

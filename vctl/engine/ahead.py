@@ -77,8 +77,7 @@ def run_after(
         vnodes, nodes = (), (before.node_id,)
         if not job.shares_parent:
             cluster = ledger.clusters[before.cluster_id]
-            members = (ledger.vnodes[member_id] for member_id in ledger.members[before.cluster_id])
-            vnodes = tuple(sorted(members, key=lambda vnode: (vnode.rank, vnode.vnode_id)))
+            vnodes = tuple(ledger.ranked(before.cluster_id))
             nodes = tuple(sorted({vnode.node_id for vnode in vnodes}))
     vnode_id, cluster_id = run.vnode_id, job.cluster_id
     if cluster is not None:

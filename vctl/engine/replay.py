@@ -9,8 +9,7 @@ from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 
 from vctl.core import jobs as jb
-from vctl.core import labels as lb
-from vctl.core.clusters import FIXED, JOB, LOGICAL, PRIMARY, Cluster, VNode
+from vctl.core.clusters import JOB, LOGICAL, PRIMARY, Cluster, VNode
 from vctl.core.jobs import Run, RunningJob
 from vctl.core.leases import Lease
 from vctl.core.ledger import Ledger
@@ -29,7 +28,7 @@ from vctl.engine.changes import (
     VNodesChanged,
 )
 from vctl.engine.rules import clusters as rule
-from vctl.scheduler.membership import is_undivided
+from vctl.scheduler.membership import is_undivided, join, of_whole_nodes
 
 TITLES = (
     "primary cluster from the node table",
@@ -237,18 +236,12 @@ def _slot(done: Replayed, cluster_id: str, node_id: str, for_id: str, added: Add
         if ledger.vnodes[vnode_id].whole and ledger.vnodes[vnode_id].node_id == node_id:
             return ledger.vnodes[vnode_id]
     cluster = ledger.clusters[cluster_id]
-    if cluster.kind != LOGICAL or cluster.spec.flexible or cluster.spec.groups or cluster.parent_id is None:
+    if cluster.kind != LOGICAL or not of_whole_nodes(cluster.spec) or cluster.parent_id is None:
         return None
     above = _slot(done, cluster.parent_id, node_id, cluster_id, added)
     if above is None or not is_undivided(ledger, above):
         return None
-    rank = max((ledger.vnodes[v].rank for v in ledger.members[cluster_id]), default=-1) + 1
-    vnode_id = f"{cluster_id}/{rank}"
-    labels = {**above.labels, lb.VNODE_ID: vnode_id, lb.VCLUSTER_ID: cluster_id}
-    vnode = replace(
-        above, vnode_id=vnode_id, cluster_id=cluster_id, parent_id=above.vnode_id, kind=FIXED, labels=labels, rank=rank
-    )  # fmt: skip
-    ledger.assign(vnode)
+    (vnode,) = join(ledger, cluster_id, (above,))
     added[cluster_id, ledger.nodes[node_id].template_id] += 1
     done.repair(
         2, f"added node {node_id} to {cluster_id}: {for_id} has it already", VNodesChanged(placed=(vnode,))

@@ -13,9 +13,9 @@ from vctl.core.ledger import Ledger
 from vctl.core.resources import Amounts
 from vctl.core.values import replace
 from vctl.core.wording import cluster_text, listed
-from vctl.engine.changes import ClusterAdded, ClusterChanged, ClusterDetached, VNodesChanged
+from vctl.engine.changes import ClusterAdded, ClusterChanged, ClusterDetached, ClusterRemoved, VNodesChanged
 from vctl.engine.rules.clusters import removal
-from vctl.engine.rules.leases import granted, returned
+from vctl.engine.rules.leases import granted, loans_of, returned
 from vctl.engine.rules.nodes import leases_settled
 from vctl.engine.rules.starts import rearranged
 from vctl.errors import BadSpec, Conflict, Infeasible, VctlError, param
@@ -127,9 +127,16 @@ def delete(store: Store, cluster_id: str, *, ledger: Ledger | None = None) -> No
     """Delete an unused cluster."""
     if blockers := blockers_of(store, cluster_id):
         raise in_use(cluster_id, blockers, f"vctl vc delete {cluster_id}")
-    store.emit(removal(table.InTables(store), cluster_id))
+    emit_removal(store, removal(table.InTables(store), cluster_id))
     if ledger is not None:
         ledger.remove_cluster(cluster_id)
+
+
+def emit_removal(store: Store, removed: ClusterRemoved) -> None:
+    """Remove a cluster. What it had lent to the gangs of jobs beside it ends: they have that from their parent now."""
+    store.emit(removed)
+    for borrower_id in leases.jobs_beside(store, removed.lender_id, removed.lent):
+        settle_leases(store, table.load_ledger(store), borrower_id)
 
 
 def changeable(store: Store, cluster_id: str) -> Cluster:
@@ -262,7 +269,7 @@ def fulfil(store: Store, ledger: Ledger, cluster: Cluster, old: ClusterSpec) -> 
     changed = _difference(ledger, cluster.cluster_id, before, growth)
     if changed.removed or changed.placed:
         store.emit(changed)
-    for lease in granted(ledger, growth, store.clock(), store.next_lease):
+    for lease in granted(ledger, growth, loans_of(growth), store.clock(), store.next_lease):
         store.emit(lease)
         ledger.put_lease(lease.lease)
     if not of_whole_nodes(cluster.spec):

@@ -226,21 +226,24 @@ def pieces(start: Start) -> list[PieceForm]:
 
 def borrowed(ledger: Ledger, start: Start) -> list[Loan]:
     """The resources that clusters would borrow for a start, and the lenders."""
+    from vctl.engine.rules import leases  # here, because only a dry run needs it
+
     loans: list[Loan] = []
-    done = []
+    lent_out = leases.loans_of(start.growth)
     for step in start.growth:
         apply_growth(ledger, step)
-        done.append(step)
-        cluster = ledger.clusters[step.after.cluster_id]
-        if lent := above_minimum(ledger, step):
-            loans.append(
-                {
-                    "borrower_id": cluster.cluster_id,
-                    "lender_id": step.lender_id or cluster.parent_id,
-                    "node_id": step.after.node_id,
-                    "resources": forms.amounts(lent),
-                }
-            )
-    for step in reversed(done):
+        cluster, rest = ledger.clusters[step.after.cluster_id], above_minimum(ledger, step)
+        of_others = leases.borrowed(lent_out.get(step.after.parent_id or "", ()), rest)
+        loans += [
+            {
+                "borrower_id": cluster.cluster_id,
+                "lender_id": lender_id,
+                "node_id": step.after.node_id,
+                "resources": forms.amounts(lent),
+            }
+            for lender_id, lent in (*of_others, (cluster.parent_id, rest))
+            if lent
+        ]
+    for step in reversed(start.growth):
         revert_growth(ledger, step)
     return loans

@@ -1,7 +1,8 @@
 """Availability profiles: what running jobs will give back by their time limits, where and when.
 
 ``AvailabilityProfile`` describes one cluster. ``Availability`` describes a level, with all clusters below
-that may grow up to it. The level of a cluster is the nearest cluster, from itself upward, that cannot grow.
+that may grow up to it. The level of a cluster is the nearest cluster, from itself upward, that cannot grow
+(``elasticity.level_above``).
 """
 
 from __future__ import annotations
@@ -9,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from operator import itemgetter
 
-from vctl.core.clusters import FLEXIBLE, JOB, PRIMARY
+from vctl.core.clusters import FLEXIBLE, JOB
 from vctl.core.jobs import RunningJob
 from vctl.core.ledger import Ledger
 from vctl.core.resources import Allocation, Amounts, total
@@ -101,14 +102,6 @@ class AvailabilityProfile:
                 if job.cluster_id == job.parent_id and (charge := self.ledger.charges.get(job.run_id)):
                     self._sharing.setdefault(charge[0], []).append(job)
         return self._sharing.get(vnode_id, [])
-
-
-def level_of(ledger: Ledger, cluster_id: str) -> str:
-    """The level of a cluster: the cluster whose free capacity its jobs may use after growth in between."""
-    cluster = ledger.clusters[cluster_id]
-    while cluster.spec.flexible and cluster.parent_id is not None and cluster.cluster_id != PRIMARY:
-        cluster = ledger.clusters[cluster.parent_id]
-    return cluster.cluster_id
 
 
 def has_elastic(ledger: Ledger, level: str) -> bool:

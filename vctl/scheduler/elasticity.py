@@ -12,26 +12,24 @@ from vctl.core import labels as lb
 from vctl.core.clusters import FLEXIBLE, LOGICAL, PRIMARY, Cluster, VNode
 from vctl.core.leases import Lease
 from vctl.core.ledger import Ledger
-from vctl.core.resources import Allocation, add, difference, merged, subtract, total, within
-from vctl.core.values import field, replace, value
+from vctl.core.resources import Allocation, add, beyond, difference, merged, subtract, total, within
+from vctl.core.values import replace, value
 
 
 @value(frozen=True, slots=True)
 class Grow:
     """One step of growth: a flexible virtual node is made (``before`` None) or resized in place.
 
-    ``lender_id``: the sibling that lends ``lent`` of the gain; an earlier step has made the sibling's virtual
-    node smaller by this. The rest of the gain (all of it without a lender) comes from the parent.
+    What it gains comes from the parent, and first from what earlier steps have let out there (``lends``).
     """
 
     before: VNode | None
     after: VNode
-    lender_id: str | None = None
-    lent: Mapping[str, int] = field(default_factory=dict)
     returns: Lease | None = None
     """The lease of which the step returns an idle part: the virtual node of its borrower gets smaller."""
     lends: str | None = None
-    """The lender of a loan that goes out of the cluster of this step: this cluster, or one below it."""
+    """The lender of a loan that goes out of the cluster of this step: this cluster, or one below it. The virtual node
+    gets smaller by the loan."""
     lends_inside: bool = False
     """Whether that loan goes no further than the cluster around, which returns as much of what it has borrowed: the
     lender takes the place of that cluster in what others there have borrowed."""
@@ -207,8 +205,7 @@ def is_below(ledger: Ledger, cluster_id: str, top_id: str) -> bool:
 
 def above_its_minimum(ledger: Ledger, cluster: Cluster) -> dict[str, int]:
     """What a cluster has above its minimum: it has borrowed that."""
-    has, least = held(ledger, cluster.cluster_id), cluster.spec.flexible_min
-    return {name: amount - least.get(name, 0) for name, amount in has.items() if amount > least.get(name, 0)}
+    return beyond(held(ledger, cluster.cluster_id), cluster.spec.flexible_min)
 
 
 def held(ledger: Ledger, cluster_id: str) -> dict[str, int]:

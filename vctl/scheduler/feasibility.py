@@ -213,11 +213,10 @@ def idle_parts(ledger: Ledger, chain: list[Cluster]) -> dict[str, dict[str, Allo
     parts: dict[str, dict[str, Allocation]] = {}
     inside: dict[str, list[Allocation]] = {}
     for cluster in chain:
-        mine = sorted((ledger.vnodes[v] for v in ledger.members[cluster.cluster_id]), key=lambda v: v.rank)
+        mine = ledger.ranked(cluster.cluster_id)
         flexible = [vnode for vnode in mine if vnode.kind == FLEXIBLE]
         has = rs.total(vnode.allocation.amounts for vnode in flexible)
-        least = cluster.spec.flexible_min
-        surplus = {n: a - least.get(n, 0) for n, a in has.items() if a > least.get(n, 0)}
+        surplus = rs.beyond(has, cluster.spec.flexible_min)
         allocations = {vnode.vnode_id: vnode.allocation for vnode in mine}
         for vnode in reversed(flexible):
             allocations[vnode.vnode_id] = _without(vnode, inside.get(vnode.vnode_id, ()), surplus)

@@ -7,10 +7,11 @@ grows where and by how much, and which sibling lends.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from vctl.core import resources as rs
-from vctl.core.clusters import FLEXIBLE, ClusterSpec, FixedNode, Group, VNode
+from vctl.core.clusters import FLEXIBLE, ClusterSpec, FixedNode, Group
 from vctl.core.labels import Selector
 from vctl.core.ledger import Ledger
 from vctl.core.resources import CPU, EMPTY, Allocation, Amounts, FreeCapacity, difference, merged
@@ -378,50 +379,32 @@ def _grow(candidates: GrowthCandidates, level: int, above_id: str, gains: Gains,
     ledger, cluster_id = candidates.ledger, candidates.chain[level]
     capacity = ledger.capacities[above_id]
 
-    def step(
-        before: VNode | None, after: VNode, lender: str | None = None, lent: Amounts = EMPTY.amounts
-    ) -> None:
-        steps.append(Grow(before, after, lender, lent))
-        apply_growth(ledger, steps[-1])
+    def step(grow: Grow) -> None:
+        steps.append(grow)
+        apply_growth(ledger, grow)
 
-    lenders = {
-        lender: candidates.limits.lenders[lender].cluster_id for lender in sorted(gains) if lender != OWN
-    }
-    for lender, lender_id in lenders.items():  # a sibling lends from its own virtual node in that slot
-        theirs = flexible_in(ledger, lender_id, above_id)
-        assert theirs is not None, (lender_id, above_id)
-        lent = _allocation(ledger.capacities[theirs.vnode_id], gains[lender])
-        step(theirs, replace(theirs, allocation=difference(theirs.allocation, lent)))
-    own = gains.get(OWN, {})
-    for lender, lender_id in lenders.items():
-        gain = _allocation(
-            capacity,
-            {part: own.get(part, 0) + gains[lender].get(part, 0) for part in {**own, **gains[lender]}},
-        )
-        step(
-            flexible_in(ledger, cluster_id, above_id),
-            enlarged(ledger, cluster_id, above_id, gain),
-            lender_id,
-            _amounts(gains[lender]),
-        )
-        own = {}
+    gain: Counter[Part] = Counter()
+    for number, parts in sorted(gains.items()):
+        gain.update(parts)
+        if number != OWN:  # a sibling lends from its own virtual node in that slot
+            lender_id = candidates.limits.lenders[number].cluster_id
+            theirs = flexible_in(ledger, lender_id, above_id)
+            assert theirs is not None, (lender_id, above_id)
+            lent = _allocation(ledger.capacities[theirs.vnode_id], parts)
+            step(
+                Grow(theirs, replace(theirs, allocation=difference(theirs.allocation, lent)), lends=lender_id)
+            )
     present = flexible_in(ledger, cluster_id, above_id)
-    if own or present is None:
-        step(present, enlarged(ledger, cluster_id, above_id, _allocation(capacity, own)))
+    if gain or present is None:
+        step(Grow(present, enlarged(ledger, cluster_id, above_id, _allocation(capacity, gain))))
     return present.vnode_id if present is not None else steps[-1].after.vnode_id
-
-
-def _amounts(parts: Mapping[Part, int]) -> dict[str, int]:
-    amounts: dict[str, int] = {}
-    for (name, _), amount in parts.items():
-        amounts[name] = amounts.get(name, 0) + amount
-    return amounts
 
 
 def _allocation(capacity: FreeCapacity, parts: Mapping[Part, int]) -> Allocation:
     """Amounts and instances as an allocation out of free capacity, with cores for whole CPUs."""
-    amounts, instances = _amounts(parts), dict[str, dict[int, int]]()
+    amounts, instances = dict[str, int](), dict[str, dict[int, int]]()
     for (name, index), amount in parts.items():
+        amounts[name] = amounts.get(name, 0) + amount
         if index is not None:
             instances.setdefault(name, {})[index] = amount
     return Allocation(amounts, instances, capacity.pick_cores(amounts.get(CPU, 0)))

@@ -9,7 +9,17 @@ from vctl.core import resources as rs
 from vctl.core.clusters import FLEXIBLE, JOB, LOGICAL, VNode
 from vctl.core.leases import CALLED, Lease
 from vctl.core.ledger import Ledger
-from vctl.core.resources import CPU, EMPTY, SCALE, Allocation, Amounts, FreeCapacity, difference
+from vctl.core.resources import (
+    CPU,
+    EMPTY,
+    SCALE,
+    Allocation,
+    Amounts,
+    FreeCapacity,
+    beyond,
+    difference,
+    least_of,
+)
 from vctl.core.values import replace, value
 from vctl.scheduler.elasticity import Grow, enlarged, flexible_parts, held, is_used
 
@@ -63,16 +73,6 @@ def settle(ledger: Ledger, cluster_id: str, own: Amounts) -> Settled:
 def kept_first(ledger: Ledger, leases: Iterable[Lease]) -> list[Lease]:
     """Leases in the order in which they are kept where there is less: older ones first, loans to gangs last."""
     return sorted(leases, key=lambda lease: (is_of_gang(ledger, lease), lease.since, lease.lease_id))
-
-
-def beyond(amounts: Amounts, less: Amounts) -> dict[str, int]:
-    """What of these amounts exceeds others."""
-    return {name: a - less.get(name, 0) for name, a in amounts.items() if a > less.get(name, 0)}
-
-
-def least_of(one: Amounts, other: Amounts) -> dict[str, int]:
-    """What is in both amounts."""
-    return {name: least for name, a in one.items() if (least := min(a, other.get(name, 0))) > 0}
 
 
 def extended(ledger: Ledger, more: Lease) -> Lease | None:
@@ -246,9 +246,7 @@ def restored(ledger: Ledger, lease: Lease, slot_id: str, gone: Allocation) -> It
         return
     for lender in reversed(around):
         has = rs.total(part.allocation.amounts for part in flexible_parts(ledger, lender.cluster_id))
-        least = lender.spec.flexible_min
-        lacks = {name: max(amount - has.get(name, 0), 0) for name, amount in least.items()}
-        gone = _at_most(gone, lacks)
+        gone = _at_most(gone, beyond(lender.spec.flexible_min, has))
         back = ledger.capacities[slot_id].copy().take_most(gone)  # the same instances that were returned
         if not any(back.amounts.values()):
             return

@@ -13,11 +13,10 @@ from vctl.core.clusters import LOGICAL, PRIMARY, REMOVING, ClusterSpec, VNode
 from vctl.core.jobs import PendingJob
 from vctl.core.leases import Lease
 from vctl.core.ledger import Ledger
-from vctl.core.resources import Amounts
+from vctl.core.resources import Amounts, beyond, least_of
 from vctl.core.tasks import PendingTask
 from vctl.core.values import replace
 from vctl.scheduler.elasticity import growing, held
-from vctl.scheduler.leasing import beyond, least_of
 from vctl.scheduler.nominations import Nomination
 from vctl.scheduler.placement import Placed
 from vctl.scheduler.queueing import Queue
@@ -156,7 +155,7 @@ def wishes(
         if not lenders:
             continue
         reach = [cluster_id, *(ledger.clusters[up].parent_id or "" for up in growing(ledger, cluster_id))]
-        own, *others = [_free(ledger, up, needed) for up in reach]
+        own, *others = [ledger.available(up) for up in reach]
         free = rs.total([own, *others])
         have = rs.total([ledger.total(cluster_id), *others]) if preempts else free
         for lender_id in lenders:
@@ -179,10 +178,11 @@ def keepers(
     return {lender_id: wish.need for lender_id, wish in wishes(ledger, work, nominations).items()}
 
 
-def _free(ledger: Ledger, cluster_id: str, names: Iterable[str]) -> dict[str, int]:
-    """The free amounts of these resources in a cluster, on whatever nodes."""
-    classes = ledger.index(cluster_id).classes.values()
-    return {
-        name: sum(max(group.capacity.free.get(name, 0), 0) * len(group.ids) for group in classes)
-        for name in names
-    }
+def kept_back(
+    ledger: Ledger, queues: Mapping[str, Queue], tasks: Mapping[str, TaskQueue], now_ns: int,
+    nominations: Iterable[Nomination],
+) -> dict[str, Amounts]:  # fmt: skip
+    """What lenders keep now for the work in these queues."""
+    if not ledger.lenders:
+        return {}
+    return keepers(ledger, work_in_lenders(ledger, queues, tasks, now_ns, judged=False), nominations)

@@ -92,13 +92,15 @@ def is_undivided(ledger: Ledger, vnode: VNode) -> bool:
     return is_unused and vnode_id not in ledger.homes
 
 
-def join(ledger: Ledger, cluster_id: str, nodes: Iterable[VNode]) -> None:
-    """Give a cluster whole nodes of its parent."""
+def join(ledger: Ledger, cluster_id: str, nodes: Iterable[VNode]) -> tuple[VNode, ...]:
+    """Give a cluster whole nodes of its parent; returns its virtual nodes on them."""
     pieces = [
         Piece(FIXED, rank, -1, parent.vnode_id, parent.node_id, parent.allocation, {}, whole=True)
         for rank, parent in enumerate(nodes, next_rank(ledger, cluster_id))
     ]
-    ledger.assign_all(vnodes_of(ledger, cluster_id, pieces))
+    joined = vnodes_of(ledger, cluster_id, pieces)
+    ledger.assign_all(joined)
+    return joined
 
 
 def of_whole_nodes(spec: ClusterSpec) -> bool:

@@ -32,7 +32,7 @@ def _lacks(cluster: Cluster, vnodes: Iterable[VNode], lent: Amounts) -> dict[str
     if cluster.state == REMOVING:
         return {}
     has = rs.total([*(vnode.allocation.amounts for vnode in vnodes if vnode.kind == FLEXIBLE), lent])
-    return {n: a - has.get(n, 0) for n, a in cluster.spec.flexible_min.items() if a > has.get(n, 0)}
+    return rs.beyond(cluster.spec.flexible_min, has)
 
 
 @value(frozen=True, slots=True)

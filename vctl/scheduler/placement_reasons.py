@@ -55,8 +55,7 @@ def plain_reason(index: SlotIndex, count: UpperBound) -> Unplaced | None:
 def search_reason(problem: Problem, tried: Tried) -> Unplaced:
     """The reason when every necessary condition holds and the search still found no place."""
     items = len(problem.items)
-    requested = {n: sum(b.amounts.get(n, 0) for _, b in problem.items) for n in problem.names}
-    requested = {n: a + problem.flexible.get(n, 0) for n, a in requested.items()}
+    requested = _requested(problem)
     free = amounts_of(problem, _free(problem))
     name = max(problem.names, key=lambda n: requested[n] * 1000 // max(free.get(n, 0), 1), default="")
     refusal = Refusal(
@@ -161,13 +160,17 @@ def _untouched(problem: Problem, demand: BundleKind) -> int:
 
 
 def _totals(problem: Problem) -> Unplaced | None:
-    free = amounts_of(problem, _free(problem))
+    return _short(_requested(problem), amounts_of(problem, _free(problem)))
+
+
+def _requested(problem: Problem) -> dict[str, int]:
+    """What all pieces and the flexible minimum ask for together."""
     requested = {n: problem.flexible.get(n, 0) for n in problem.names}
     for _, bundle in problem.items:
         for name, amount in bundle.amounts.items():
             if amount:
                 requested[name] += amount
-    return _short(requested, free)
+    return requested
 
 
 def _short(requested: Amounts, free: Amounts) -> Unplaced | None:
@@ -248,10 +251,10 @@ def _flexible(problem: Problem) -> Unplaced | None:
 
 def _growth(problem: Problem) -> Unplaced | None:
     """A reason if all nodes together cannot have enough within the limits of the clusters that would grow."""
-    budgets = problem.budgets
-    for r, name in enumerate(problem.names):
-        requested = problem.flexible.get(name, 0) + sum(b.amounts.get(name, 0) for _, b in problem.items)
-        if budgets is None or not requested or not budgets.is_limited(name):
+    if (budgets := problem.budgets) is None:
+        return None
+    for r, (name, requested) in enumerate(_requested(problem).items()):
+        if not requested or not budgets.is_limited(name):
             continue
         needs = [
             Need(supply, count, 0, potential * count)

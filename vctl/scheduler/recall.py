@@ -90,7 +90,7 @@ from vctl.core import resources as rs
 from vctl.core.clusters import FLEXIBLE, LOGICAL, Cluster, VNode
 from vctl.core.leases import Lease
 from vctl.core.ledger import Ledger
-from vctl.core.resources import Allocation, Amounts, difference
+from vctl.core.resources import Allocation, Amounts, difference, least_of
 from vctl.core.values import replace
 from vctl.scheduler.elasticity import (
     Grow,
@@ -109,7 +109,6 @@ from vctl.scheduler.leasing import (
     borrowed_in,
     free_of,
     idle_parts,
-    least_of,
     newest_first,
     restored,
     return_of,
@@ -229,10 +228,9 @@ def _let_parts_out(
     for vnode in reversed(flexible_parts(ledger, lender_id)):
         if _is_stuck(ledger, vnode) or _is_in_fixed(ledger, vnode, len(around)):
             continue
-        most = dict(ledger.capacities[vnode.vnode_id].free)
+        most = ledger.capacities[vnode.vnode_id].free
         for lends in (*(lendable(ledger, one) for one in around), *(() if left is None else (left,))):
-            most = {name: min(amount, lends.get(name, 0)) for name, amount in most.items()}
-        most = {name: amount for name, amount in most.items() if amount > 0}
+            most = least_of(most, lends)
         if not most:
             continue
         least = rs.subtract(held(ledger, lender_id), most)
@@ -272,8 +270,7 @@ def _replaceable(ledger: Ledger, cluster: Cluster, child_id: str) -> dict[str, i
     if not over or cluster.kind != LOGICAL:
         return {}
     others = rs.total(one.amounts for one in borrowed_in(ledger, cluster.cluster_id, child_id))
-    most = {name: min(amount, others.get(name, 0)) for name, amount in over.items()}
-    return {name: amount for name, amount in most.items() if amount > 0}
+    return least_of(over, others)
 
 
 # ---- how much there is ----

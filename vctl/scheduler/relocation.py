@@ -13,11 +13,10 @@ from vctl.core import resources as rs
 from vctl.core.clusters import FIXED, FLEXIBLE, PRIMARY, ClusterSpec, FixedNode, VNode
 from vctl.core.ledger import Ledger
 from vctl.core.nodes import ALIVE
-from vctl.core.resources import SCALE, Allocation, Amounts, FreeCapacity
+from vctl.core.resources import SCALE, Allocation, Amounts, FreeCapacity, beyond, least_of
 from vctl.core.slots import SlotClass, template_of
 from vctl.core.values import field, replace, value
 from vctl.scheduler.elasticity import flexible_in, flexible_parts, next_rank
-from vctl.scheduler.leasing import beyond, least_of
 from vctl.scheduler.minimum import lacks
 from vctl.scheduler.placement import Piece, Placed
 from vctl.scheduler.placement_result import vnodes_of
@@ -418,10 +417,9 @@ def fixed_request(ledger: Ledger, vnode: VNode) -> tuple[int, FixedNode, str]:
     """
     groups = ledger.clusters[vnode.cluster_id].spec.groups
     nodes = [(number, node) for number, group in enumerate(groups) for node in group.nodes]
-    members = (ledger.vnodes[v] for v in ledger.members[vnode.cluster_id])
-    fixed = (member for member in members if member.kind == FIXED and not member.whole)
-    in_order = sorted(fixed, key=lambda member: member.rank)
-    position = in_order.index(vnode) if vnode in in_order else len(nodes)
+    members = ledger.ranked(vnode.cluster_id)
+    fixed = [member for member in members if member.kind == FIXED and not member.whole]
+    position = fixed.index(vnode) if vnode in fixed else len(nodes)
     if position < len(nodes):
         number, node = nodes[position]
         if rs.shape_of(node.resources) == rs.shape_of(vnode.allocation.amounts):

@@ -13,10 +13,9 @@ from vctl.core import resources as rs
 from vctl.core.clusters import FIXED, FLEXIBLE, JOB, LOGICAL, PRIMARY, Cluster, VNode
 from vctl.core.ledger import Ledger
 from vctl.core.nodes import DEAD, DRAINING, Node
-from vctl.core.resources import Amounts
+from vctl.core.resources import Amounts, beyond, least_of
 from vctl.core.slots import primary_labels
 from vctl.core.values import field, replace, value
-from vctl.scheduler.leasing import beyond, least_of
 from vctl.scheduler.minimum import lacks
 from vctl.scheduler.relocation import Relocation, fixed_request, inherit
 

@@ -8,11 +8,11 @@ from vctl.core import resources as rs
 from vctl.core.clusters import FIXED, FLEXIBLE, ClusterSpec, Group, VNode
 from vctl.core.ledger import Ledger
 from vctl.core.nodes import DEAD
-from vctl.core.resources import Amounts
+from vctl.core.resources import Amounts, beyond
 from vctl.core.values import replace, value
 from vctl.scheduler.elasticity import Grow, enlarged, flexible_in, next_rank
 from vctl.scheduler.gang_growth import find_growth, growth_for
-from vctl.scheduler.leasing import beyond, free_of
+from vctl.scheduler.leasing import free_of
 from vctl.scheduler.membership import is_undivided, whole_by_template
 from vctl.scheduler.placement import Piece, Placed, Unplaced, place
 from vctl.scheduler.placement_result import vnodes_of
@@ -43,7 +43,7 @@ def reshape(
             return InUse(vnode)
     for vnode in removed:
         ledger.release(vnode.vnode_id)
-    flexible = [v for v in _members(ledger, cluster_id) if v.kind == FLEXIBLE]
+    flexible = [v for v in ledger.ranked(cluster_id) if v.kind == FLEXIBLE]
     has = rs.total(vnode.allocation.amounts for vnode in flexible)
     for vnode in reversed(flexible):
         part = free_of(ledger, vnode, vnode.allocation.amounts, new.flexible_min)
@@ -71,15 +71,11 @@ def reshape(
     return None
 
 
-def _members(ledger: Ledger, cluster_id: str) -> list[VNode]:
-    return sorted((ledger.vnodes[v] for v in ledger.members[cluster_id]), key=lambda vnode: vnode.rank)
-
-
 def _match(
     ledger: Ledger, cluster_id: str, old: ClusterSpec, new: ClusterSpec
 ) -> tuple[list[VNode], tuple[Group, ...]]:
     """The virtual nodes of groups that the new spec no longer has, and its new groups."""
-    fixed = [vnode for vnode in _members(ledger, cluster_id) if vnode.kind == FIXED and not vnode.whole]
+    fixed = [vnode for vnode in ledger.ranked(cluster_id) if vnode.kind == FIXED and not vnode.whole]
     added = list(new.groups)
     removed: list[VNode] = []
     for group in old.groups:

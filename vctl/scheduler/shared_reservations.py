@@ -28,11 +28,10 @@ from vctl.scheduler.availability import (
     elastic_below,
     has_elastic,
     idle_parts,
-    level_of,
 )
 from vctl.scheduler.backfill import reserve
 from vctl.scheduler.disciplines import RESERVE, ReservationTable
-from vctl.scheduler.elasticity import within_limits
+from vctl.scheduler.elasticity import level_above, within_limits
 from vctl.scheduler.queueing import Queue
 from vctl.scheduler.reservations import FOR_EVER, Reservation, Shared, View
 from vctl.scheduler.running import Running
@@ -192,8 +191,7 @@ class SharedReservations:
                 found = missing.get(self._profile(shared.level, shared.own).slot_of(vnode_id))
                 if found is None:
                     continue
-                want = {n: min(a, idle.amounts.get(n, 0)) for n, a in found.items()}
-                want = {n: a for n, a in want.items() if a > 0}
+                want = rs.least_of(found, idle.amounts)
                 capacity = self.ledger.capacities[vnode_id].copy()
                 if want and capacity.fits(want):
                     name = f"shared:{shared.reservation.job_id}:{vnode_id}"
@@ -326,13 +324,9 @@ class SharedReservations:
         need: Amounts = rs.add(fixed, rs.maximum(job.spec.flexible_min, {} if fixed else job.entry))
         for cluster_id in self._upward(job.parent_id):
             cluster = self.ledger.clusters[cluster_id]
-            if cluster_id == level_of(self.ledger, job.parent_id):
+            if cluster_id == level_above(self.ledger, job.parent_id):
                 return True
-            free = self.ledger.available(cluster_id)
-            more = {name: amount - free.get(name, 0) for name, amount in need.items()}
-            if not within_limits(
-                self.ledger, cluster, {name: amount for name, amount in more.items() if amount > 0}
-            ):
+            if not within_limits(self.ledger, cluster, rs.beyond(need, self.ledger.available(cluster_id))):
                 return False
         return True
 
@@ -371,7 +365,7 @@ class SharedReservations:
         """The level of a cluster, and the highest cluster on the way up to it at which the order is fair."""
         known = self._known.get(cluster_id)
         if known is None:
-            level, fair = level_of(self.ledger, cluster_id), None
+            level, fair = level_above(self.ledger, cluster_id), None
             for ancestor in self._upward(cluster_id):
                 if self.ledger.clusters[ancestor].queue.order == FAIR:
                     fair = ancestor

@@ -41,7 +41,7 @@ def choose(ledger: Ledger, task: PendingTask, now: Circumstances = CALM) -> VNod
     task = settled(ledger, task)
     available = [
         vnode
-        for vnode in in_order(ledger, task.cluster_id)
+        for vnode in ledger.ranked(task.cluster_id)
         if suits(ledger, task, vnode)
         and vnode.node_id not in now.closed
         and is_available(ledger, vnode, task.request, now.load.get(vnode.vnode_id, NO_LOAD))
@@ -107,7 +107,7 @@ def feasible(ledger: Ledger, task: PendingTask) -> list[VNode]:
     named = pinned_to(task)
     return [
         vnode
-        for vnode in in_order(ledger, task.cluster_id)
+        for vnode in ledger.ranked(task.cluster_id)
         if suits(ledger, task, vnode)
         and rs.within(task.request, vnode.allocation.amounts)
         and (named is None or is_named(named, vnode))
@@ -189,11 +189,6 @@ def _spread(available: list[VNode], last: tuple[int, str] | None) -> VNode:
 def rank_of(vnode: VNode) -> tuple[int, str]:
     """The place of a virtual node among those of its cluster."""
     return vnode.rank, vnode.vnode_id
-
-
-def in_order(ledger: Ledger, cluster_id: str) -> list[VNode]:
-    """The virtual nodes of a cluster by rank, the order in which they are packed."""
-    return sorted((ledger.vnodes[v] for v in ledger.members.get(cluster_id, ())), key=rank_of)
 
 
 def hybrid(ledger: Ledger, task: PendingTask, available: list[VNode]) -> VNode:

@@ -40,16 +40,23 @@ from vctl.engine.rules.revocation import revoked
 from vctl.engine.settings import LeaseTerms, TurnMemo
 from vctl.engine.state import SchedulerState
 from vctl.engine.stimuli import Now
-from vctl.scheduler.explain.trial import RunningHolder, Situation, believe, running_of, settle, stop
+from vctl.scheduler.explain.trial import (
+    RunningHolder,
+    Situation,
+    believe,
+    hand_over,
+    running_of,
+    settle,
+    stop,
+)
 from vctl.scheduler.fairness import Usage
 from vctl.scheduler.gang_growth import place_or_grow
-from vctl.scheduler.lending import keepers, withhold, work_in_lenders
+from vctl.scheduler.lending import kept_back, withhold
 from vctl.scheduler.orders import order_key
 from vctl.scheduler.placement import Unplaced
 from vctl.scheduler.plan import Plan, Start, Trial
 from vctl.scheduler.queueing import Queue
 from vctl.scheduler.reservations import FOR_EVER
-from vctl.scheduler.shared_reservations import keep
 from vctl.scheduler.work import Budget
 from vctl.simulate.play import Played, Player
 from vctl.simulate.workload import Arrival
@@ -156,7 +163,9 @@ class _Future(Player):
             self.jobs[job.job_id] = Played(Arrival(job, FOR_EVER))
             if not job.is_gated:
                 self._enter(job)
-        self._prepare()
+        hand_over(situation, self.queues)
+        for queue in self.queues.values():
+            believe(self.ledger, queue)
 
     # ---- the present ----
 
@@ -176,19 +185,6 @@ class _Future(Player):
         self.queues.setdefault(job.parent_id, Queue(job.parent_id)).put(job)
         if job.begin_at_ns is not None and job.begin_at_ns > self.now_ns:
             heappush(self._begins, job.begin_at_ns)
-
-    def _prepare(self) -> None:
-        """Give the queues what the last round has left to the next one."""
-        situation, clusters = self.backlog.situation, self.ledger.clusters
-        for name, queue in self.queues.items():
-            if name in clusters:
-                queue.arrange(clusters[name].queue)
-            keep(queue, situation.reservations.get(name, {}))
-            queue.recall(situation.reported.get(name, {}))
-            believe(self.ledger, queue)
-        for one in situation.nominations:
-            if one.parent_id in self.queues:
-                self.queues[one.parent_id].set_nomination(one.job_id, one)
 
     # ---- what comes ----
 
@@ -252,10 +248,8 @@ class _Future(Player):
         if self.budget.is_spent:
             raise _Spent
         self._reserved = {one.job_id for queue in self.queues.values() for one in queue.reservations}
-        if self.ledger.lenders:
-            work = work_in_lenders(self.ledger, self.queues, {}, self.now_ns, judged=False)
-            nominations = [one for queue in self.queues.values() for one in queue.nominations.values()]
-            withhold(self.ledger, keepers(self.ledger, work, nominations))
+        nominations = [one for queue in self.queues.values() for one in queue.nominations.values()]
+        withhold(self.ledger, kept_back(self.ledger, self.queues, {}, self.now_ns, nominations))
         return super()._decide()
 
     def _start(self, start: Start, trial: Trial | None) -> None:

@@ -171,7 +171,7 @@ class Player:
         loans = loans_of(start.growth)
         for step in start.growth:
             apply_growth(self.ledger, step)
-        for change in granted(self.ledger, start.growth, self.now_ns, self._lease_ids.__next__, loans=loans):
+        for change in granted(self.ledger, start.growth, loans, self.now_ns, self._lease_ids.__next__):
             self.ledger.put_lease(change.lease)
         if trial and start.cluster and trial.settle(job.job_id, start.cluster, start.vnodes):
             self.ledger.charge(start.run_id, start.vnode_id, start.allocation)

@@ -32,7 +32,6 @@ from vctl.scheduler.elasticity import allowance, growing
 from vctl.scheduler.fairness import is_fair
 from vctl.scheduler.handover import moved, over
 from vctl.scheduler.limits import has_limit
-from vctl.scheduler.orders import OrderKey
 from vctl.scheduler.plan import has_room
 from vctl.scheduler.queue_scan import Turn, turn_of
 from vctl.scheduler.queueing import Queue
@@ -173,8 +172,7 @@ def _is_certain(state: SchedulerState, run: Run, job: PendingJob, now: int, *, b
     with over(ledger, run):
         there = None if keeping(state, now) else moved(ledger, start)
     return there is not None and (
-        borrows
-        or all((step.lender_id, step.returns, step.lends) == (None, None, None) for step in there.growth)
+        borrows or all(step.returns is None and step.lends is None for step in there.growth)
     )
 
 
@@ -228,16 +226,7 @@ def _precedes(job: PendingJob, firsts: Mapping[str, _First]) -> bool:
 
 def _first_of(ledger: Ledger, queue: Queue) -> _First:
     above = (ledger.clusters[cluster_id].parent_id for cluster_id in growing(ledger, queue.parent_id))
-    return _First(queue.jobs[min(_heads(queue))[0][1]], frozenset((queue.parent_id, *above)))
-
-
-def _heads(queue: Queue) -> list[tuple[OrderKey, int]]:
-    """The first job of each sub-queue as (its key, how many jobs wait there)."""
-    return [
-        (sub_queue.order[0], len(sub_queue.order))
-        for shape in queue.shapes.values()
-        for sub_queue in shape.sub_queues.values()
-    ]
+    return _First(queue.jobs[queue.first[1]], frozenset((queue.parent_id, *above)))
 
 
 def _leads(state: SchedulerState, run: Run) -> bool:
@@ -284,10 +273,10 @@ def _next(state: SchedulerState, queue: Queue, now: int) -> PendingJob | None:
     """
     if queue.policy.discipline != BEST_EFFORT and len(queue.shapes) > 1:
         return None
-    if not (heads := _heads(queue)):
+    if not queue.jobs:
         return None
-    (_, job_id), alike = min(heads)
+    (_, job_id), alike = queue.heads[0]
     job = queue.jobs[job_id]
-    if alike == 1 and len(state.runs) > 1:
+    if len(alike.order) == 1 and len(state.runs) > 1:
         return None
     return job if job.may_start(now) and not job.per_node else None

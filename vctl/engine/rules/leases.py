@@ -9,7 +9,7 @@ from vctl.core import resources as rs
 from vctl.core.clusters import VNode
 from vctl.core.leases import CALLED, Lease
 from vctl.core.ledger import Ledger
-from vctl.core.resources import Amounts
+from vctl.core.resources import Amounts, beyond, least_of
 from vctl.core.values import replace
 from vctl.engine.changes import Change, LeaseGranted, LeaseReturned, VNodesChanged
 from vctl.engine.settings import TurnMemo
@@ -18,11 +18,9 @@ from vctl.engine.stimuli import Now
 from vctl.scheduler.elasticity import Grow, is_below
 from vctl.scheduler.leasing import (
     above_minimum,
-    beyond,
     borrowed_in,
     extended,
     idle_parts,
-    least_of,
     newest_first,
     restored,
     return_of,
@@ -175,13 +173,13 @@ def loans_of(steps: Iterable[Grow]) -> Loans:
 
 
 def granted(
-    ledger: Ledger, steps: Sequence[Grow], now: int, number: Callable[[], int], *, lease_s: float | None = None,
-    job_id: int | None = None, loans: Loans | None = None,
+    ledger: Ledger, steps: Sequence[Grow], loans: Loans, now: int, number: Callable[[], int], *,
+    lease_s: float | None = None, job_id: int | None = None,
 ) -> Iterator[LeaseGranted | LeaseReturned]:  # fmt: skip
     """The leases for the growth of one change, whose steps are in the ledger already; top level first.
 
-    ``loans``: of these a growth borrows first. What it borrows is taken out. A cluster that borrows what it lacks
-    of its minimum has lent that to others: the new lender takes its place there.
+    ``loans``: those that the steps let out; of these a growth borrows first. What it borrows is taken out. A cluster
+    that borrows what it lacks of its minimum has lent that to others: the new lender takes its place there.
     """
     gained: dict[str, Amounts] = {}
     todo: list[tuple[Grow, Amounts]] = []
@@ -195,17 +193,14 @@ def granted(
     takes: list[tuple[Iterator[Lease], str, dict[str, int]]] = []
     for step, over in reversed(todo):
         vnode, rest = step.after, dict(over)
-        inside = {name: amount - over.get(name, 0) for name, amount in step.gained.items()}
-        inside = {name: amount for name, amount in inside.items() if amount > 0}
-        supplies = list((loans or {}).get(vnode.parent_id or "", ()))
-        if step.lender_id is not None:
-            supplies.append((step.lender_id, dict(step.lent)))
+        inside = beyond(step.gained, over)
+        supplies = loans.get(vnode.parent_id or "", ())
         parent_id = ledger.clusters[vnode.cluster_id].parent_id or ""
-        for lender_id, lent in (*_borrowed(supplies, rest), (parent_id, rest)):
+        for lender_id, lent in (*borrowed(supplies, rest), (parent_id, rest)):
             has_share = any(lent.get(name, 0) % rs.SCALE for name in vnode.allocation.instances)
             key = (vnode.cluster_id, lender_id, vnode.vnode_id if has_share else "")
             accounts[key] = rs.add(accounts.get(key, {}), lent)
-        for lender_id, lent in _borrowed(supplies, inside) if inside and supplies else ():
+        for lender_id, lent in borrowed(supplies, inside) if inside and supplies else ():
             takes.append((_lent_by(ledger, vnode.cluster_id, lender_id), lender_id, lent))
     for (borrower_id, lender_id, _), total in accounts.items():
         if any(total.values()):
@@ -214,8 +209,8 @@ def granted(
     for step in steps:
         if step.lends is not None and step.lends_inside:
             above = ledger.clusters[step.after.cluster_id].parent_id or ""
-            borrowed = borrowed_in(ledger, above, step.after.cluster_id, now, expires_at)
-            takes.append((borrowed, step.lends, {name: -amount for name, amount in step.gained.items()}))
+            inside_it = borrowed_in(ledger, above, step.after.cluster_id, now, expires_at)
+            takes.append((inside_it, step.lends, {name: -amount for name, amount in step.gained.items()}))
     for candidates, lender_id, lent in takes:
         yield from _transferred(ledger, candidates, lender_id, lent, number)
 
@@ -257,18 +252,18 @@ def granted_to_gang(
     totals: dict[tuple[str, str], Amounts] = {}
     for vnode in vnodes:
         amounts = {name: amount for name, amount in vnode.allocation.amounts.items() if amount}
-        for lender_id, some in _borrowed(loans.get(vnode.parent_id or "", ()), amounts):
+        for lender_id, some in borrowed(loans.get(vnode.parent_id or "", ()), amounts):
             key = (vnode.cluster_id, lender_id)
             totals[key] = rs.add(totals.get(key, {}), some)
     for (borrower_id, lender_id), lent in totals.items():
         yield LeaseGranted(Lease(number(), borrower_id, lender_id, lent, now, expires_at, job_id))
 
 
-def _borrowed(
+def borrowed(
     loans: Iterable[tuple[str, dict[str, int]]], requested: dict[str, int]
 ) -> list[tuple[str, dict[str, int]]]:
     """(Lender, amounts) out of loans for what is wanted. Both are reduced by that."""
-    borrowed = []
+    parts = []
     for lender_id, available in loans:
         lent = {
             name: min(amount, free) for name, amount in requested.items() if (free := available.get(name, 0))
@@ -279,8 +274,8 @@ def _borrowed(
             if not requested[name]:
                 del requested[name]
         if lent:
-            borrowed.append((lender_id, lent))
-    return borrowed
+            parts.append((lender_id, lent))
+    return parts
 
 
 def regained(state: SchedulerState) -> Iterator[Change]:

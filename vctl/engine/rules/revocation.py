@@ -15,7 +15,7 @@ from vctl.core.clusters import FLEXIBLE, JOB, LOGICAL
 from vctl.core.jobs import Run
 from vctl.core.leases import CALLED, GRANTED, Lease
 from vctl.core.ledger import Ledger
-from vctl.core.resources import Amounts
+from vctl.core.resources import Amounts, beyond, least_of
 from vctl.core.values import replace
 from vctl.engine.changes import Change, LeaseCalled, LeaseSpared
 from vctl.engine.rules import stops
@@ -24,8 +24,8 @@ from vctl.engine.settings import TurnMemo
 from vctl.engine.state import SchedulerState
 from vctl.engine.stimuli import LeaseNotified, Now, Stimulus
 from vctl.scheduler.elasticity import above_its_minimum
-from vctl.scheduler.leasing import beyond, extended, idle_parts, is_of_gang, least_of, newest_first
-from vctl.scheduler.lending import Waiting, keepers, loans, wishes, work_in_lenders
+from vctl.scheduler.leasing import extended, idle_parts, is_of_gang, newest_first
+from vctl.scheduler.lending import Waiting, keepers, kept_back, loans, wishes, work_in_lenders
 from vctl.scheduler.recall import recall
 
 
@@ -66,10 +66,8 @@ def _spared(state: SchedulerState, memo: TurnMemo, now: int) -> Iterator[Change]
     if not _called(state):
         return
     lent = loans(state.ledger, state.leases.values())
-    wanting, duration_s = (
-        keepers(state.ledger, waiting(state, now, judged=False)),
-        state.lease_terms.duration_s,
-    )
+    wanting = keepers(state.ledger, waiting(state, now, judged=False))
+    duration_s = state.lease_terms.duration_s
     needed = {lease.lease_id for lender_id in wanting for lease in lent.get(lender_id, ())}
     for lease in [lease for of_borrower in _called(state).values() for lease in of_borrower]:
         if lease.lease_id not in needed:
@@ -132,10 +130,7 @@ def to_call(state: SchedulerState, now: int) -> list[tuple[Lease, Amounts]]:
 
 def keeping(state: SchedulerState, now: int) -> dict[str, Amounts]:
     """What lenders keep now, because their own work starts with it once a loan has come back."""
-    if not state.ledger.lenders:
-        return {}
-    work = waiting(state, now, judged=False)
-    return keepers(state.ledger, work, state.nominations.values())
+    return kept_back(state.ledger, state.queues, state.tasks.queues, now, state.nominations.values())
 
 
 def waiting(state: SchedulerState, now: int, *, judged: bool) -> Iterator[Waiting]:

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 from vctl.core import resources as rs
 from vctl.core.clusters import VNode
 from vctl.core.jobs import Run, RunningJob
-from vctl.core.ledger import Ledger
 from vctl.core.resources import EMPTY
 from vctl.core.tasks import PENDING_NODE
 from vctl.core.values import replace, value
@@ -85,7 +84,7 @@ def _start(state: SchedulerState, start: Start, supply: Supply, now: int) -> Ite
     runs: tuple[Run, ...] = (run,)
     port = None
     if job.per_node:
-        runs = _gang(by_rank(start.vnodes) or vnodes_of(state.ledger, start.cluster_id), run, supply)
+        runs = _gang(start.vnodes or state.ledger.ranked(start.cluster_id), run, supply)
         port = supply.port({running.master_port or 0 for running in state.running.jobs.values()})
     begun = RunningJob.begun(job, start.cluster_id, run.run_id, now, held=held, master_port=port)
     yield JobStarted(now, begun, node_ids, runs, cluster, start.vnodes)
@@ -107,16 +106,6 @@ def _gang(vnodes: Sequence[VNode], first: Run, supply: Supply) -> tuple[Run, ...
         if vnode.vnode_id != first.vnode_id
     )  # fmt: skip
     return first, *others
-
-
-def vnodes_of(ledger: Ledger, cluster_id: str) -> list[VNode]:
-    """The virtual nodes of a cluster by rank."""
-    return by_rank(ledger.vnodes[vnode_id] for vnode_id in ledger.members.get(cluster_id, ()))
-
-
-def by_rank(vnodes: Iterable[VNode]) -> list[VNode]:
-    """Virtual nodes in the order of the members of a gang."""
-    return sorted(vnodes, key=lambda vnode: (vnode.rank, vnode.vnode_id))
 
 
 def _start_task(state: SchedulerState, start: TaskStart, supply: Supply, now: int) -> Iterator[Change]:
@@ -143,8 +132,7 @@ def grow(
         yield rearranged(growth)
         yield from leases.returned(state.leases, growth)
         yield from leases.granted(
-            state.ledger, growth, now, number, lease_s=state.lease_terms.duration_s, job_id=job_id,
-            loans=loans,
+            state.ledger, growth, loans, now, number, lease_s=state.lease_terms.duration_s, job_id=job_id
         )  # fmt: skip
 
 

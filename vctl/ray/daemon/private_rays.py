@@ -28,7 +28,6 @@ from vctl.core.nodes import LOCAL
 from vctl.core.resources import GPU, Allocation, Amounts
 from vctl.core.values import value
 from vctl.daemon import gangs, notices
-from vctl.engine.rules.starts import vnodes_of
 from vctl.engine.state import SchedulerState
 from vctl.ops.forms import amounts
 from vctl.ray import private
@@ -103,7 +102,7 @@ def nodes(ledger: Ledger, run: Run, raylets: Sequence[Run] = ()) -> list[dict[st
     """
     documents = []
     idle = borrowed_and_idle(ledger, run.cluster_id)
-    for vnode in vnodes_of(ledger, run.cluster_id):
+    for vnode in ledger.ranked(run.cluster_id):
         part = idle.get(vnode.vnode_id)
         has = vnode.allocation if part is None else rs.difference(vnode.allocation, part)
         for raylet in raylets:

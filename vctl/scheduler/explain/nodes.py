@@ -12,7 +12,7 @@ from vctl.core.slots import template_of
 from vctl.core.tasks import PendingTask
 from vctl.core.values import replace, value
 from vctl.scheduler.explain.shortage import Part, parts_of
-from vctl.scheduler.tasking import in_order, is_named, pinned_to, settled
+from vctl.scheduler.tasking import is_named, pinned_to, settled
 
 SPLIT = "in total, may be split over nodes"
 INFEASIBLE, FEASIBLE, AVAILABLE = RANK = "infeasible", "feasible but not available", "available"
@@ -59,7 +59,7 @@ def explain_task(ledger: Ledger, task: PendingTask) -> list[tuple[str, NodeVerdi
     task = settled(ledger, task)
     named = pinned_to(task)
     verdicts = []
-    for vnode in in_order(ledger, task.cluster_id):
+    for vnode in ledger.ranked(task.cluster_id):
         if ledger.nodes[vnode.node_id].state in (ALIVE, DRAINING):
             verdict = _verdict(ledger, vnode.vnode_id, Part("one", task.request, 1, task.selector))
             if named is not None and not is_named(named, vnode):

@@ -14,7 +14,7 @@ from vctl.core.values import field, replace, value
 from vctl.scheduler import task_queue
 from vctl.scheduler.cycle import decide
 from vctl.scheduler.fairness import Usage
-from vctl.scheduler.lending import end_leases, keepers, take_back, withhold, work_in_lenders
+from vctl.scheduler.lending import end_leases, kept_back, take_back, withhold
 from vctl.scheduler.nominations import Nomination
 from vctl.scheduler.plan import Plan, Start, TaskStart, apply, revert
 from vctl.scheduler.queueing import Queue
@@ -22,7 +22,7 @@ from vctl.scheduler.reach import reach_of
 from vctl.scheduler.replacement import replace_dead
 from vctl.scheduler.running import Running
 from vctl.scheduler.scheduling_class import Verdict
-from vctl.scheduler.shared_reservations import Kept, kept_by
+from vctl.scheduler.shared_reservations import Kept, keep, kept_by
 from vctl.scheduler.task_queue import Turns, queues_of
 
 MOST_SEARCHED = 20_000
@@ -74,6 +74,22 @@ class Situation:
 def running_of(situation: Situation) -> Running:
     """The running jobs of a situation as the scheduler knows them."""
     return Running(holder.row for holder in situation.running if holder.row is not None)
+
+
+def hand_over(situation: Situation, queues: Mapping[str, Queue], besides: int | None = None) -> None:
+    """Give queues what the last round has left to the next one. ``besides``: a job that has no reservation any more."""
+    for name, queue in queues.items():
+        if (cluster := situation.ledger.clusters.get(name)) is not None:
+            queue.arrange(cluster.queue)
+        for job_id in list(queue.nominations):
+            queue.set_nomination(job_id, None)
+    for nomination in situation.nominations:
+        if nomination.parent_id in queues:
+            queues[nomination.parent_id].set_nomination(nomination.job_id, nomination)
+    for name, queue in queues.items():
+        kept = situation.reservations.get(name, {})
+        keep(queue, {job_id: reserved for job_id, reserved in kept.items() if job_id != besides})
+        queue.recall(situation.reported.get(name, {}))
 
 
 @value(frozen=True, slots=True)
@@ -167,9 +183,7 @@ class TrialRounds:
 
     def decide(self, *, preempts: bool) -> Plan:
         """One round, before which lenders keep what their own work starts with."""
-        if self.ledger.lenders:
-            work = work_in_lenders(self.ledger, self.queues, self.tasks, self.now_ns, judged=False)
-            withhold(self.ledger, keepers(self.ledger, work, self.nominations))
+        withhold(self.ledger, kept_back(self.ledger, self.queues, self.tasks, self.now_ns, self.nominations))
         return decide(
             self.ledger, self.queues, self.tasks,
             now_ns=self.now_ns, running=self.running, usage=self.usage, preempts=preempts,

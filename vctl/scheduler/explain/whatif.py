@@ -22,6 +22,7 @@ from vctl.scheduler.explain.trial import (
     Situation,
     TrialRounds,
     capacities_of,
+    hand_over,
     settle,
     stop,
 )
@@ -29,7 +30,6 @@ from vctl.scheduler.gang_growth import why_no_place
 from vctl.scheduler.membership import join
 from vctl.scheduler.plan import Plan, Start, Wait
 from vctl.scheduler.queueing import Queue
-from vctl.scheduler.shared_reservations import keep
 from vctl.scheduler.task_rounds import verdict_on
 from vctl.scheduler.victims import Victim
 
@@ -226,22 +226,7 @@ class Trials:
 
         The job in question has no reservation any more if its row has changed.
         """
-        situation, clusters = self.situation, self.situation.ledger.clusters
-        for name, queue in self._queues.items():
-            if name in clusters:
-                queue.arrange(clusters[name].queue)
-            for job_id in list(queue.nominations):
-                queue.set_nomination(job_id, None)
-        for nomination in situation.nominations:
-            if nomination.parent_id in self._queues:
-                self._queues[nomination.parent_id].set_nomination(nomination.job_id, nomination)
-        for name, queue in self._queues.items():
-            reservations = situation.reservations.get(name, {})
-            keep(
-                queue,
-                {n: reserved for n, reserved in reservations.items() if n != job.job_id or job == self.job},
-            )
-            queue.recall(situation.reported.get(name, {}))
+        hand_over(self.situation, self._queues, None if job == self.job else job.job_id)
         for key in _wait_keys(job) if job.parent_id in self._queues else ():
             self._queues[job.parent_id].told.pop(key, None)  # so that the round tells it
 
