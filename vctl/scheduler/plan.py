@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, ClassVar
 from vctl.core.clusters import JOB, Cluster, VNode
 from vctl.core.jobs import PendingJob
 from vctl.core.ledger import Ledger
-from vctl.core.resources import Allocation
+from vctl.core.resources import Allocation, total
 from vctl.core.tasks import PendingTask
 from vctl.core.values import field, value
 from vctl.scheduler.elasticity import Grow, apply_growth, growth_fits, revert_growth
@@ -50,6 +50,11 @@ class Start:
     def run_id(self) -> str:
         """The name of the charge while the start is only tried; the commit gives the process its own name."""
         return f"trial:{self.job.job_id}"
+
+    @property
+    def held(self) -> dict[str, int]:
+        """What the job holds: its virtual nodes, or its part of an indivisible parent."""
+        return total(part.allocation.amounts for part in self.vnodes or (self,))
 
 
 @value(frozen=True, slots=True)
@@ -179,6 +184,11 @@ def unnoted(ledger: Ledger) -> Iterator[None]:
         yield
     finally:
         ledger.grown, ledger.joined = grown, joined
+
+
+def nodes_of(start: Start | TaskStart) -> set[str]:
+    """The physical nodes that a start uses."""
+    return {start.node_id, *(vnode.node_id for vnode in start.vnodes)}
 
 
 def start_of(ledger: Ledger, job: PendingJob, placed: Placed, growth: Sequence[Grow] = ()) -> Start:

@@ -11,7 +11,6 @@ from heapq import heappop, heappush
 from itertools import chain, count
 
 from vctl.core import jobs as jb
-from vctl.core import resources as rs
 from vctl.core.jobs import PendingJob, RunningJob
 from vctl.core.ledger import Ledger
 from vctl.core.queue_policy import REQUEUE
@@ -187,7 +186,7 @@ class Player:
         if limit_ns is not None and limit_ns < lasts_ns:
             lasts_ns, played.cut = limit_ns, True
         played.start_ns, played.end_ns = self.now_ns, self.now_ns + lasts_ns
-        played.held = rs.total([part.allocation.amounts for part in start.vnodes or (start,)])
+        played.held = start.held
         self._holders[job.job_id] = RunningHolder(
             job.job_id, job.submission_id, job.priority,
             None if start.cluster is None else start.cluster_id, (start.run_id,), row,
