@@ -83,11 +83,11 @@ class Processes:
 
     def _start(self, run_id: str) -> None:
         if run_id not in self.runs:
-            self.starts[run_id] = self.starts.get(run_id, 0) + 1
             start = StartRecord(
-                1000 + len(self.starts), self.now() // TICK_NS, 1, 1, "boot", self.now()
+                1001 + len(self.starts), self.now() // TICK_NS, 1, 1, "boot", self.now()
             )  # since when its time limit counts
             self.runs[run_id] = Seen(RunState.RUNNING, start)
+            self.starts[run_id] = self.starts.get(run_id, 0) + 1
 
     def launch_next(self, request: LaunchRequest, follows: str) -> bool:
         if self.kill_before_launch:
@@ -684,7 +684,7 @@ def differences(one: Ledger, other: Ledger) -> list[str]:
 def astray(ledger: Ledger, leases: Sequence[Lease], entries: Mapping[str, Mapping[str, int]]) -> list[str]:
     """Where leases are not what a cluster has above its minimum, but for what came with its entrypoint.
 
-    A cluster beside a job may also have lent to its gang; such a loan goes over to the parent if its lender is deleted.
+    A cluster beside a job may also have lent to its gang; such a loan ends with its lender.
     """
     found = []
     for cluster in ledger.clusters.values():
@@ -699,7 +699,7 @@ def astray(ledger: Ledger, leases: Sequence[Lease], entries: Mapping[str, Mappin
                 for lease in leases
                 if lease.borrower_id == cluster.cluster_id
                 and cluster.kind == "job"
-                and (lease.lender_id != cluster.parent_id or cluster.spec.groups)
+                and lease.lender_id != cluster.parent_id
             )
             if not over - own <= leased.get(name, 0) <= over + gang:
                 found.append(

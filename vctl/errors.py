@@ -7,7 +7,7 @@ plain ``AssertionError`` with a traceback.
 from __future__ import annotations
 
 import errno
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Self
 
 _LONG = 1000
@@ -171,11 +171,16 @@ class Damaged(VctlError):
     is_refusal = False
 
 
+def is_malformed(error: BaseException) -> bool:
+    """Whether SQLite takes a file for a corrupt database, or for none."""
+    return getattr(error, "sqlite_errorcode", 0) & 0xFF in (_SQLITE_CORRUPT, _SQLITE_NOTADB)
+
+
 def damage(error: BaseException) -> Damaged | None:
     """The ``Damaged`` error for an SQLite error about a corrupt database file; None for other errors."""
     if isinstance(error, Damaged):
         return error
-    if getattr(error, "sqlite_errorcode", 0) & 0xFF in (_SQLITE_CORRUPT, _SQLITE_NOTADB):
+    if is_malformed(error):
         return Damaged(
             f"the tables of the state directory are damaged: {error}",
             fix="find the damage with `vctl doctor`, stop the daemon, then put a backup in place with"
@@ -275,10 +280,21 @@ def _exhausted(error: BaseException) -> Exhausted | None:
     return None
 
 
+def _nothing_is_open() -> OSError | None:
+    return None
+
+
+read_error: Callable[[], OSError | None] = _nothing_is_open
+"""Why the tables that this process opened last are perhaps not damaged, though SQLite says so (``store/reading.py``).
+Whoever opens tables sets it."""
+
+
 def disk_trouble(error: BaseException) -> DiskTrouble | None:
     """The ``DiskTrouble`` for a failed write or read, or a lack of files or memory; None for another cause."""
     if isinstance(error, DiskTrouble):
         return error
+    if is_malformed(error):
+        error = read_error() or error
     if (exhausted := _exhausted(error)) is not None:
         return exhausted
     result = getattr(error, "sqlite_errorcode", 0) & 0xFF

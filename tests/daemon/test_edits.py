@@ -83,6 +83,16 @@ def test_grace_and_retries(here: Life) -> None:
     assert logs.log_of(here.home, "a").read_text() == "try\n" * 2
 
 
+def test_fewer_retries_count_from_the_next_failure_on(here: Life) -> None:
+    """The attempt for which a job waits was decided at its failure; what should not come is stopped."""
+    submit(here, "a", "sh", "-c", "echo try; exit 3", max_retries=5, retry_on=("ExitCode",), backoff_s=0.2)
+    here.until(lambda: here.job("a")["state_reason"] == "Backoff")
+    edit(here, "a", max_retries=0)
+    here.until(lambda: here.job("a")["status"] in OVER)
+    assert (here.job("a")["attempt"], here.job("a")["exit_code"]) == (2, 3)
+    assert logs.log_of(here.home, "a").read_text() == "try\n" * 2
+
+
 def test_the_started_run_is_the_edited_one(here: Life) -> None:
     here.logical("team", {"t": 1}, divisible=True)
     inside = here.home / "inside"

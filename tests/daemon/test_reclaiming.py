@@ -19,7 +19,7 @@ from vctl.engine.rules.revocation import to_call
 from vctl.engine.settings import LeaseTerms
 from vctl.engine.turn import follows
 from vctl.errors import Conflict
-from vctl.ops import clusters, leases, nodes, tasks, views
+from vctl.ops import clusters, health, leases, nodes, tasks, views
 from vctl.ops.why import why
 from vctl.spec.cluster_change import ClusterChange
 from vctl.spec.cluster_spec import parse_cluster_spec
@@ -287,6 +287,47 @@ def test_an_idle_loan_goes_back_to_the_lender_itself(shared: Life) -> None:
     tasks.cancel(shared.store, task)
     shared.until(lambda: not loans(shared, of_jobs=False))
     assert (total(shared, "a"), total(shared, "b")) == (6.0, 2.0)
+
+
+GANGS: dict[str, dict[str, Any]] = {
+    "flexible": {"flexible_resource_min": {"CPU": 3}},
+    "fixed": {
+        "fixed_size_nodes": [{"nodes": [{"resources": {"CPU": 3}}]}],
+        "flexible_resource_min": {"CPU": 0},
+    },
+}
+
+
+@pytest.mark.parametrize("drained", [False, True], ids=["at once", "when it is empty"])
+@pytest.mark.parametrize("gang", GANGS)
+def test_a_loan_to_a_gang_ends_with_its_lender_and_what_a_job_grew_by_goes_over_to_its_parent(
+    shared: Life, gang: str, drained: bool
+) -> None:
+    """The gang is the job's own, as if its parent had had room for it from the start."""
+    shared.run("train", spec=GANGS[gang])
+    start_task(shared, "train", 3)
+    more = start_task(shared, "train", 1)
+    shared.until(lambda: task_state(shared, more)[0] == "RUNNING")
+    borrower = "kPrimaryClusterID##train"
+    assert loans(shared) == [(borrower, "a", 4.0)]
+    if drained:
+        shared.run("own", cluster="a", spec={"flexible_resource_min": {"CPU": 2}})
+    clusters.delete(shared.store, "a", drain=drained)
+    if drained:
+        assert loans(shared) == [(borrower, "a", 4.0)]
+        shared.end("own")
+    shared.until(lambda: loans(shared) == [(borrower, "kPrimaryClusterID", 1.0)])
+    assert health.doctor(shared.store, prove=True)["findings"] == []
+    tasks.cancel(shared.store, more)
+    shared.until(lambda: loans(shared) == [])
+    assert total(shared, borrower) == 3.0
+
+
+def test_a_job_without_a_spec_keeps_no_lease_for_its_command_when_the_lender_goes(shared: Life) -> None:
+    shared.run("plain")
+    assert loans(shared) == [("kPrimaryClusterID##plain", "a", 1.0)]
+    clusters.delete(shared.store, "a")
+    assert loans(shared) == []
 
 
 def lent(shared: Life, **queue: object) -> None:

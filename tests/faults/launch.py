@@ -36,7 +36,7 @@ def settle_and_arm(channel):  # type: ignore[no-untyped-def]
         try:
             serve(self)
         finally:
-            points.end()
+            failing.finish()
             with open(FAULT + ".points", "w") as file:
                 json.dump(failing.passed, file)
 

@@ -26,6 +26,7 @@ SUBJECTS: dict[str, Callable[[Path], Subject]] = {
     "submit": Submit,
     "first-submit": partial(Submit, first=True),
     "turns": Turns,
+    "cold-turns": partial(Turns, cold=True),
     "supervisor": Supervised,
     "cold-submit": partial(Submit, cold=True),
 }

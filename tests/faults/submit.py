@@ -82,6 +82,8 @@ class Submit:
             said = []
         else:
             said = is_a_sentence(ended)
+        if "malformed" in ended.err:
+            said.append("it speaks of damage, and there is none")
         return [f"{one}: {ended}" for one in [*said, *self._left(home, ended, killed=ended.code < 0)]]
 
     def _left(self, home: Path, ended: Ended, *, killed: bool) -> list[str]:

@@ -310,6 +310,7 @@ def test_a_daemon_that_is_killed_finds_the_job_again(boxes: Place) -> None:
     assert_clean(boxes, used)
 
 
+@IN_CI
 def test_a_killed_raylet_does_not_count_beside_its_successor(boxes: Place) -> None:
     """Its keeper tells Ray of its death; by its health checks alone, this Ray would notice after a minute."""
     (boxes.folder / "bin").mkdir()

@@ -32,15 +32,32 @@ NEEDS = {
     "train": ("pandas", "pyarrow"),
     "tune": ("pandas", "pyarrow", "tensorboardX"),
     "optuna": ("pandas", "pyarrow", "tensorboardX", "optuna"),
+    "bayesopt": ("pandas", "pyarrow", "tensorboardX", "bayes_opt"),
+    "hyperopt": ("pandas", "pyarrow", "tensorboardX", "hyperopt"),
+    "nevergrad": ("pandas", "pyarrow", "tensorboardX", "nevergrad"),
+    "xgboost": ("pandas", "pyarrow", "tensorboardX", "xgboost", "sklearn"),
+    "lightgbm": ("pandas", "pyarrow", "tensorboardX", "lightgbm", "sklearn"),
+    "torch": ("pandas", "pyarrow", "torch"),
 }
+TUNE = "ray.tune.examples."
 EXAMPLES = {
     "tune": (
-        "async_hyperband_example --smoke-test", "custom_checkpointing_with_callback",
-        "custom_func_checkpointing --smoke-test", "logging_example --smoke-test", "tune_basic_example --smoke-test",
+        f"{TUNE}async_hyperband_example --smoke-test", f"{TUNE}custom_checkpointing_with_callback",
+        f"{TUNE}custom_func_checkpointing --smoke-test", f"{TUNE}logging_example --smoke-test",
+        f"{TUNE}tune_basic_example --smoke-test",
     ),
-    "optuna": ("optuna_example --smoke-test", "optuna_define_by_run_example --smoke-test"),
+    "optuna": (
+        f"{TUNE}optuna_example --smoke-test", f"{TUNE}optuna_define_by_run_example --smoke-test",
+        f"{TUNE}optuna_multiobjective_example --smoke-test",
+    ),
+    "bayesopt": (f"{TUNE}bayesopt_example --smoke-test",),
+    "hyperopt": (f"{TUNE}hyperopt_conditional_search_space_example --smoke-test",),
+    "nevergrad": (f"{TUNE}nevergrad_example --smoke-test",),
+    "xgboost": (f"{TUNE}xgboost_example",),
+    "lightgbm": (f"{TUNE}lightgbm_example",),
+    "torch": ("ray.train.examples.pytorch.torch_linear_example",),
 }  # fmt: skip
-"""Of ``ray.tune.examples``: those that need neither a framework nor files from elsewhere, nor minutes."""
+"""In Ray's package: those that need neither files from elsewhere, nor minutes, nor a Ray of their own."""
 SHORT = ("core_tasks", "core_actors", "core_groups")
 PROGRAM_S = 240
 NODE = {"resources": {"CPU": 2, "memory": "2GiB"}}
@@ -66,12 +83,12 @@ def programs() -> dict[str, tuple[str, tuple[str, ...]]]:
     """Name -> the library that it needs, and its words."""
     found = {}
     for path in sorted(FOLDER.glob("*.py")):
-        more = (str(free_port()),) if path.stem == "serve_apps" else ()
+        more = (str(free_port()),) if path.stem in ("serve_apps", "serve_commands") else ()
         found[path.stem] = (path.stem.partition("_")[0], (sys.executable, str(path), *more))
     for library, lines in EXAMPLES.items():
         for line in lines:
-            name, *options = line.split()
-            found[name] = (library, (sys.executable, "-m", f"ray.tune.examples.{name}", *options))
+            module, *options = line.split()
+            found[module.rpartition(".")[2]] = (library, (sys.executable, "-m", module, *options))
     return found
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from typing import Any
 
 import pytest
@@ -33,6 +35,35 @@ def test_a_command_says_what_the_running_scheduler_does_not_have(one: Place, wor
     assert one.run(*words, VCTL_LOG_MAX_BYTES="1000").err == SAID
     assert one.run("ps", VCTL_LOG_MAX_BYTES="1000").err == ""
     assert one.run("run", "--", "true").err == ""
+
+
+PROGRAM = """
+import vctl
+client = vctl.connect()
+client.jobs.list()
+for _ in range(2):
+    client.submit(["true"])  # line 6
+"""
+
+
+def test_a_program_is_warned_once_for_each_line_that_changes_something(one: Place) -> None:
+    one.daemon()
+    (script := one.folder / "program.py").write_text(PROGRAM)
+
+    def said(*words: str, **env: str) -> tuple[int, str]:
+        ran = subprocess.run(
+            [sys.executable, *words, str(script)], env=one.environment(env), cwd=one.folder,
+            stderr=subprocess.PIPE, text=True, check=False,
+        )  # fmt: skip
+        return ran.returncode, ran.stderr
+
+    text = SAID.removeprefix("Warning: ")
+    code, warned = said(VCTL_LOG_MAX_BYTES="1000")
+    assert (code, warned) == (0, f'{script}:6: UserWarning: {text}  client.submit(["true"])  # line 6\n')
+    code, warned = said("-W", "error", VCTL_LOG_MAX_BYTES="1000")
+    assert (code, len(one.jobs())) == (1, 2)
+    assert warned.endswith(f"UserWarning: {text}")
+    assert said() == (0, "")
 
 
 def test_a_file_counts_as_well(one: Place) -> None:

@@ -85,8 +85,8 @@ NOT_AGAIN = {"hold", "begin_at", "after", "submission_id"}
 """A job that is submitted again has none of these (spec 13: rerun)."""
 IN_ENVIRONMENT = {"env", "clean_env", "runtime_env"}
 """A rerun has them with the environment of the job."""
-NOT_IN_A_LINE = NOT_AGAIN | IN_ENVIRONMENT | {"array", "labels", "job_scope"}
-"""The line takes environment, array and rights from who types it; labels are metadata of a job."""
+NOT_IN_A_LINE = NOT_AGAIN | {"env", "clean_env", "array", "labels", "job_scope"}
+"""The line takes variables, array and rights from who types it; labels are metadata of a job."""
 
 
 @pytest.fixture(scope="module")
@@ -191,8 +191,11 @@ def test_a_field_of_a_submit_goes_all_the_way(
         assert read is not None, typed
         given = command.arguments(read)
         options = dict(given["options"])
-        if field in ("cwd", "metadata"):
-            found = given["working_dir"] if field == "cwd" else dict([given["metadata"][0].split("=")])
+        around = given["around"]
+        if field == "runtime_env":
+            assert json.loads(given["runtime_env_json"]) == value
+        elif field in ("cwd", "metadata"):
+            found = around["working_dir"] if field == "cwd" else dict([around["metadata"][0].split("=")])
             assert found == getattr(request, field)
         else:
             context = Context(None, config)  # type: ignore[arg-type]  # it asks for no store

@@ -185,6 +185,31 @@ def test_of_an_array_the_first_member_that_waits(world: World):
     assert [change["kind"] for change in answer["changes"]] == ["node", "stop"]
 
 
+def test_members_that_their_arrays_limit_keeps_back_are_ahead_and_take_the_places_of_those_that_end(
+    world: World,
+):
+    """Each starts before the younger job; but what another job frees is not for them."""
+    add(world, 2)
+    submit(world, "other", gang(1, CPU=4))
+    submit(world, "sweep", gang(1, CPU=4), array=parse_array("0-2%1"))
+    world.turn()
+    submit(world, "young", gang(1, CPU=4))
+    answer = why.why(world.store, "young")
+    assert [(one["submission_id"], one["state_reason"]) for one in answer["ahead"]] == [
+        ("sweep_1", "ArrayLimit"), ("sweep_2", "ArrayLimit"),
+    ]  # fmt: skip
+    assert answer["queue_position"] == 3
+
+    def end(name: str) -> list[str]:
+        run = "SELECT run_id FROM runs JOIN jobs USING (job_id) WHERE submission_id = ?"
+        world.processes.end(world.store.value(run, name), 0)
+        world.turn()
+        return world.store.column("SELECT submission_id FROM jobs WHERE status = 'RUNNING' ORDER BY job_id")
+
+    assert end("sweep_0") == ["other", "sweep_1"]
+    assert end("other") == ["sweep_1", "young"]
+
+
 def test_what_was_asked_for_beside_the_numbers_is_asked_for_again(world: World):
     add(world)
     submit(world, "first", gang(1, CPU=3))

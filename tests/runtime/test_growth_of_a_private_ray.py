@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from tests.specification import spec
-from vctl.ray.private import ray_growth, raylets
+from vctl.ray.private import ray_growth
 
 pytestmark = spec("16.ray")
 PATIENCE_S = 20.0
@@ -27,12 +27,11 @@ def test_a_watcher_that_ends_within_a_line_leaves_nothing_to_the_next(
 touch {tmp_path}/second; printf '{{"half": '
 """)
     watcher.chmod(0o755)
-    monkeypatch.setattr(raylets, "python_of", lambda _: str(watcher))
     monkeypatch.setattr(ray_growth, "AGAIN_S", 0.01)
     seen: list[Any] = []
     monkeypatch.setattr(ray_growth.RayletGrowth, "act", lambda _, one, shown: seen.append(one))
     parent: Any = SimpleNamespace(
-        ray="", address="", log=tmp_path / "log", env={"PATH": "/usr/bin:/bin"}, last_lines=str
+        python=str(watcher), address="", log=tmp_path / "log", env={"PATH": "/usr/bin:/bin"}, last_lines=str
     )
     growth = ray_growth.RayletGrowth(parent, "", {})
     give_up = time.monotonic() + PATIENCE_S

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import socket
+import subprocess
 from pathlib import Path
 from typing import Any
 
@@ -126,16 +127,13 @@ def test_a_held_port_is_given_to_nobody_else() -> None:
         assert port not in {raylets.free_port() for _ in range(200)}
 
 
-def test_the_python_that_has_ray_is_that_of_its_command(tmp_path: Path) -> None:
-    ray = tmp_path / "ray"
-    ray.write_text("#!/opt/env/bin/python3.11\n# -*- coding: utf-8 -*-\n")
-    assert raylets.python_of(str(ray)) == "/opt/env/bin/python3.11"
-    for first in ("#!/bin/sh", "#!/usr/bin/env python3", "'''exec' too long a path"):
-        ray.write_text(f"{first}\n")
-        assert raylets.python_of(str(ray)) == "python3"
-    (python := tmp_path / "python").write_text("#!/bin/sh\n")
-    python.chmod(0o755)
-    assert raylets.python_of(str(ray)) == str(python)
+def test_the_python_that_has_ray_is_that_of_its_workers() -> None:
+    """Whatever Ray's command is: a script of a shell had led to a Python without Ray."""
+    for python in ("/opt/env/bin/python3.11", "/home/a user/env/bin/python"):
+        worker = subprocess.list2cmdline([python, "/opt/env/setup_worker.py", "--node-ip-address=127.0.0.1"])
+        words = [b"/opt/env/raylet", b"--node_id=12", b"--python_worker_command=" + worker.encode(), b""]
+        assert raylets.python_of(words) == python
+        assert raylets.node_id_of(words) == "12"
 
 
 def test_what_is_about_to_be_taken_from_a_virtual_node_is_not_used() -> None:

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from tests.scheduler.trace import Given, Trace
 from tests.specification import spec
 from vctl.core import jobs as jb
+from vctl.core.clusters import PRIMARY
 from vctl.core.queue_policy import SECOND, QueuePolicy
 
 pytestmark = spec("8.disciplines")
@@ -148,6 +149,21 @@ def test_with_several_reservations_everybody_starts(found: list[Given], depth: i
     trace = Trace(3, 4, policy(f"fifo backfill depth={depth} starve=99999"))
     trace.play(found)
     assert set(trace.started) == {job.name for job in found}
+
+
+@pytest.mark.parametrize("every", [10, 50])
+def test_every_head_gets_its_turn_for_an_earlier_start(every: int) -> None:
+    """One after the other on one node; the first ends early, so all may move up, each after the one before it.
+
+    Short jobs end on the other node, always beside the same running ones, also in the rhythm of the turns.
+    """
+    trace, lasts = Trace(2, 4, policy("fifo backfill depth=6 starve=9999999")), 100 * every
+    heads = " ".join(f"h{n}:4c{lasts}s/{lasts}@1" for n in range(1, 7))
+    ticks = " ".join(f"t{at}:1c1s/1@{at}" for at in range(every + 5, 90 * every, every))
+    trace.play(jobs(f"filler:3c999999s/999999@0 r:4c10s/{lasts}@0 {heads} {ticks}"), until=90 * every)
+    assert trace.first_reserved == {f"h{n}": lasts * n for n in range(1, 7)}
+    kept = sorted(one.start_ns or 0 for one in trace.queues[PRIMARY].kept.values())
+    assert [at // SECOND for at in kept] == [10 + lasts * n for n in range(1, 6)]
 
 
 @settings(max_examples=25, deadline=None)

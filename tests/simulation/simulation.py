@@ -188,8 +188,11 @@ class Simulation(World):
         """Jobs on their way to a scheduler."""
         self.submitted: set[str] = set()
         self.stopping: set[str] = set()
-        self.edited: set[int] = set()
-        """Jobs whose rules were edited. The attempt for which one waits then comes, whatever it has left after it."""
+        self.granted: dict[int, int] = {}
+        """Job whose rules were edited -> the attempt, preempted ones not counted, for which it waited then.
+
+        That one comes whatever the job has left after it: an edit of the retries counts from the next failure on.
+        """
         """Jobs that were submitted without a name of their own."""
         self.follows = swarm.random() < 0.5
         """Whether runs count as short, so that others are assigned to follow them."""
@@ -596,11 +599,13 @@ class Simulation(World):
         """A supervisor takes a run: it must have been decided and written before, and not be over."""
         of_job = "JOIN commands USING (command_id) JOIN requests q USING (request_id)"
         row = self.store.row(
-            "SELECT j.job_id, r.task_id IS NOT NULL OR r.attempt = j.attempt AS current, r.task_id IS NOT NULL OR"
-            " r.attempt <= 1 + coalesce(json_extract(q.rules, '$.max_retries'), 0) + j.preemptions AS allowed"
+            "SELECT j.job_id, r.task_id IS NOT NULL OR r.attempt = j.attempt AS current,"
+            " iif(r.task_id IS NULL, r.attempt - j.preemptions, 0) AS attempt,"
+            " 1 + coalesce(json_extract(q.rules, '$.max_retries'), 0) AS most"
             f" FROM runs r JOIN jobs j USING (job_id) {of_job} WHERE run_id = ?1"
-            " UNION ALL SELECT j.job_id, 1, j.attempt <= coalesce(json_extract(q.rules, '$.max_retries'), 0)"
-            f" + j.preemptions FROM runs_ahead JOIN jobs j USING (job_id) {of_job} WHERE run_id = ?1",
+            " UNION ALL SELECT j.job_id, 1, j.attempt + 1 - j.preemptions,"
+            " 1 + coalesce(json_extract(q.rules, '$.max_retries'), 0)"
+            f" FROM runs_ahead JOIN jobs j USING (job_id) {of_job} WHERE run_id = ?1",
             run_id,
         )
         if row is None and self.store.row("SELECT 1 FROM runs_ahead WHERE run_id = ?", run_id):
@@ -609,7 +614,7 @@ class Simulation(World):
             return  # its place was given to another run meanwhile
         if row is None:
             raise Violation(f"{run_id} was launched before it was in the tables, or after its end")
-        if not row["allowed"] and row["job_id"] not in self.edited:
+        if row["attempt"] > max(row["most"], self.granted.get(row["job_id"], 0)):
             raise Violation(f"{run_id} is one attempt more than its job has")
         if not row["current"]:
             raise Violation(f"{run_id} is of an earlier attempt")
@@ -653,6 +658,11 @@ class Simulation(World):
         else:
             self.check_everything()
 
+    def _note_granted(self, change: JobsEdited) -> None:
+        attempt = "SELECT attempt - preemptions + (status = 'PENDING') FROM jobs WHERE job_id = ?"
+        for job_id in numbers_of(change.spans):
+            self.granted[job_id] = self.store.value(attempt, job_id) or 0
+
     def _check_change(self, change: Change) -> None:
         match change:
             case JobStarted():
@@ -674,7 +684,7 @@ class Simulation(World):
             case JobSubmitted():
                 self.clients.submitted(change.details.metadata)
             case JobsEdited() if "rules" in change.edited:
-                self.edited.update(numbers_of(change.spans))
+                self._note_granted(change)
             case RunStopping():
                 self.stopping.add(change.run_id)
             case RunEnded():

@@ -35,7 +35,7 @@ def count_looks(store: Store, monkeypatch: pytest.MonkeyPatch) -> int:
 @pytest.fixture
 def at_rest(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Store:
     """A store in a directory in which nothing has changed for longer than the times of its file system are coarse."""
-    monkeypatch.setattr(files, "COARSEST_NS", 20 * 10**6)
+    monkeypatch.setattr(files, "TICK_NS", 20 * 10**6)
     store = Store.open(tmp_path / "state")
     write(store)
     time.sleep(0.05)
@@ -54,6 +54,24 @@ def test_a_transaction_looks_twice_where_nothing_has_changed(
     assert count_looks(at_rest, monkeypatch) == 5
     assert count_looks(at_rest, monkeypatch) == 2
     at_rest.close()
+
+
+@pytest.mark.parametrize(
+    ("ctime_ns", "age_ns", "is_trusted"),
+    [
+        (10**18, 2 * 10**9, False),
+        (10**18 + 990 * 10**6, 2 * 10**9, False),
+        (10**18, 4 * 10**9, True),
+        (10**18 + 4_000_001, 50 * 10**6, False),
+        (10**18 + 4_000_001, 200 * 10**6, True),
+    ],
+    ids=["whole seconds, young", "tenths, young", "whole seconds, old", "fine, young", "fine, old"],
+)
+def test_a_ctime_is_trusted_once_the_next_change_gets_another_one(
+    ctime_ns: int, age_ns: int, is_trusted: bool
+) -> None:
+    """A coarse file system shows by its round times that two changes within seconds may get the same one."""
+    assert files.is_past(ctime_ns, ctime_ns + age_ns) == is_trusted
 
 
 @pytest.mark.parametrize("how", ["removed", "replaced", "replaced, and the directory looks as before"])

@@ -11,6 +11,10 @@ Timeout = Annotated[
 WithProgress = Annotated[
     bool, Opt("--progress", help="Show progress on stderr, also where stderr is not a terminal.")
 ]
+Follow = Annotated[
+    bool, Opt("-f", "--follow", waits=True, help="Follow the output to its end, and return the exit code.")
+]
+Tail = Annotated[int | None, Opt("-n", "--tail", help="Only the last N lines.")]
 Raw = Annotated[
     bool, Opt("--raw", help="Let control sequences of another user's job act on the terminal, too.")
 ]

@@ -1,4 +1,4 @@
-"""Values that ``job submit`` collects from several options: the environment, the directory, the metadata."""
+"""What a job has from several options: the environment, the directory, the metadata; and warnings at a submit."""
 
 import re
 from collections.abc import Mapping
@@ -7,44 +7,46 @@ from typing import Annotated, Any
 from vctl import spec
 from vctl.cli.call import Call
 from vctl.core import jobs as jb
-from vctl.spec.params import Opt
+from vctl.spec.params import Given, Opt, Together
 
-Env = Annotated[
-    list[str] | None,
-    Opt("--env", metavar="K=V", kernel=True, help="Set a variable for the job; repeatable."),
-]
-EnvFile = Annotated[
-    str | None, Opt("--env-file", metavar="FILE", complete="file", help="Read variables from K=V lines.")
-]
-WorkingDir = Annotated[
-    str | None,
-    Opt(
-        "--working-dir", "--cwd", metavar="DIR", complete="dir", help="Directory in which the command starts."
-    ),
-]
-Metadata = Annotated[
-    list[str] | None, Opt("--metadata", metavar="K=V", help="Metadata stored with the job; repeatable.")
-]
-MetadataJson = Annotated[str | None, Opt("--metadata-json", metavar="JSON", help="Metadata as a JSON map.")]
+OPTIONS = Together(
+    env=Annotated[
+        list[str] | None,
+        Opt("--env", metavar="K=V", kernel=True, help="Set a variable for the job; repeatable."),
+    ],
+    env_file=Annotated[
+        str | None, Opt("--env-file", metavar="FILE", complete="file", help="Read variables from K=V lines.")
+    ],
+    working_dir=Annotated[
+        str | None,
+        Opt("--working-dir", "--cwd", metavar="DIR", complete="dir", help="Directory in which the command starts."),
+    ],
+    metadata=Annotated[
+        list[str] | None, Opt("--metadata", metavar="K=V", help="Metadata stored with the job; repeatable.")
+    ],
+    metadata_json=Annotated[str | None, Opt("--metadata-json", metavar="JSON", help="Metadata as a JSON map.")],
+)  # fmt: skip
 
 _RUNTIME_ENV = "--runtime-env-json"
 
 
-def surroundings(
-    env: list[str] | None, env_file: str | None, working_dir: str | None, runtime_env: Mapping[str, Any]
-) -> tuple[dict[str, str], str | None]:
-    """The variables and the directory of the job; single options precede the runtime environment."""
+def collected(options: Given, runtime_env: Mapping[str, Any]) -> dict[str, Any]:
+    """The variables, the directory and the metadata, as far as given; options precede the runtime environment."""
     import os
 
+    given = options or {}
     variables, directory = _runtime_env(runtime_env)
-    working_dir = working_dir or directory
-    if env_file:
-        variables.update(spec.options.read_env_file(env_file))
-    if env:
-        variables.update(spec.options.parse_env(env, inherited=os.environ))
-    if working_dir is None:
-        return variables, None
-    return variables, os.path.abspath(os.path.expanduser(working_dir))
+    directory = given.get("working_dir") or directory
+    if file := given.get("env_file"):
+        variables.update(spec.options.read_env_file(file))
+    if pairs := given.get("env"):
+        variables.update(spec.options.parse_env(pairs, inherited=os.environ))
+    values = {
+        "env": variables,
+        "cwd": directory and os.path.abspath(os.path.expanduser(directory)),
+        "metadata": _metadata(given.get("metadata"), given.get("metadata_json")),
+    }
+    return {name: value for name, value in values.items() if value}
 
 
 def runtime_env_of(document: str | None) -> Mapping[str, Any]:
@@ -156,7 +158,7 @@ def unread_input() -> str | None:
     return "Warning: standard input is not passed on to the job. Pass it on with --stdin, or let the job read a file"
 
 
-def metadata(pairs: list[str] | None, document: str | None) -> dict[str, str]:
+def _metadata(pairs: list[str] | None, document: str | None) -> dict[str, str]:
     """The pairs and the document as one map; pairs precede the document."""
     merged: dict[str, str] = {}
     if document is not None:

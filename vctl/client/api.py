@@ -131,8 +131,8 @@ class Client(State):
             if trace is None
             else ops.simulate.read_trace(os.fspath(trace), per_node=ops.simulated.processors_of(each)),
             model=None if model is None else operations.simulation.model_of(model),
-            since_ns=None if since is None else int(since * 1e9),
-            until_ns=None if until is None else int(until * 1e9),
+            since=since,
+            until=until,
             cluster=self._simulated(cluster, recorded=trace is None and model is None),
             policies=tuple(policies),
             nodes=tuple(nodes),

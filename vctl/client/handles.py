@@ -18,7 +18,7 @@ from vctl.core.caller import Caller
 from vctl.errors import TimedOut, known
 from vctl.operations import declare, jobs, tasks
 from vctl.operations.declare import Backend, Operation, P, R
-from vctl.ops.background import Background
+from vctl.ops.background import Background, not_in_force
 from vctl.ops.forms import exit_code
 from vctl.spec.params import Limit, Param
 from vctl.store.kept import OpenStores
@@ -166,12 +166,38 @@ class ConfiguredBackend(Backend, Protocol):
     config: Config
 
 
+class _Telling(Background):
+    """Warns of settings of this program that the running scheduler does not have, when the program changes something.
+
+    Python shows such a warning once for each line of the program.
+    """
+
+    def needed(self, store: Store) -> None:
+        """Start a scheduler where the change in the open transaction needs one."""
+        super().needed(store)
+        if not (sentences := not_in_force(store, self.config)):
+            return
+        import inspect
+        import warnings
+
+        level, frame = 1, inspect.currentframe()
+        assert frame is not None
+        while frame.f_back is not None and frame.f_globals["__name__"].partition(".")[0] in _OWN:
+            level, frame = level + 1, frame.f_back
+        for sentence in sentences:
+            warnings.warn(f"{sentence}. Restart it: `vctl daemon --stop`", stacklevel=level)
+
+
+_OWN = ("vctl", "contextlib", "functools")
+"""The modules between a line of a program and this one."""
+
+
 class Local(declare.Local):
     """A state directory. Each call has a store of its own; it stays open for the calls after it."""
 
     def __init__(self, config: Config) -> None:
         self.home: Path = config.home()
-        background = Background(config)
+        background = _Telling(config)
         stores = OpenStores(self.home, config.get("lock_timeout"))
         super().__init__(config, lambda: _attended(stores, background), background)
 

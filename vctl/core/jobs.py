@@ -49,6 +49,13 @@ def cluster_of(parent_id: str, submission_id: str, shares_parent: bool) -> str:
     return parent_id if shares_parent else f"{parent_id}##{submission_id}"
 
 
+def member_of(name: str) -> tuple[str, int | None]:
+    """The id of the array and the index, if a job of this id can be a member of an array; else "" and None."""
+    array_id, _, digits = name.rpartition("_")
+    is_number = digits.isascii() and digits.isdigit() and len(digits) < 10 and digits == str(int(digits))
+    return (array_id, int(digits)) if array_id and is_number else ("", None)
+
+
 @value(frozen=True, slots=True)
 class PendingJob:
     """A waiting job, with the fields that decisions need. ``entry`` is the request of its entrypoint."""

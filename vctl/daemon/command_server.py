@@ -8,15 +8,13 @@ from __future__ import annotations
 
 import contextlib
 import os
-import select
-import sys
 import time
 from pathlib import Path
 from socket import AF_UNIX, SOCK_SEQPACKET, socketpair
 
 from vctl import SOCKET
+from vctl.daemon.child import Child
 from vctl.ops import handing
-from vctl.ops.background import small_environment
 
 MODULE = "vctl.cli.command_server"
 FIRST_S = 1.0
@@ -31,9 +29,7 @@ class CommandServer:
     def __init__(self, home: Path) -> None:
         self._home = home
         self._due = time.monotonic() + FIRST_S
-        self._handle: int | None = None
-        self._pid = 0
-        self._life = -1
+        self._child = Child(MODULE, home)
         self._ours, self._theirs = socketpair(AF_UNIX, SOCK_SEQPACKET)
 
     def fileno(self) -> int:
@@ -53,47 +49,13 @@ class CommandServer:
         if time.monotonic() < self._due:
             return
         self._due = time.monotonic() + AGAIN_S
-        if self._handle is None or self._has_ended(0):
-            self._start()
+        if self._child.ended() is not None:
+            self._child.start((os.POSIX_SPAWN_DUP2, self._theirs.fileno(), handing.LINE))
 
     def close(self) -> None:
         """End the server, and wait for its end."""
         self._ours.close()
         self._theirs.close()
-        if self._handle is None:
-            return
-        os.close(self._life)
-        if not self._has_ended(END_MS):
-            os.close(self._handle)  # it is suspended, and ends when it is resumed
+        self._child.end(END_MS)
         with contextlib.suppress(OSError):
             os.unlink(self._home / SOCKET)
-        self._handle = None
-
-    def _start(self) -> None:
-        theirs, ours = os.pipe2(os.O_CLOEXEC)
-        files = [
-            (os.POSIX_SPAWN_DUP2, theirs, 0), (os.POSIX_SPAWN_OPEN, 1, os.devnull, os.O_WRONLY, 0),
-            (os.POSIX_SPAWN_DUP2, self._theirs.fileno(), handing.LINE),
-        ]  # fmt: skip
-        words = [sys.executable, "-P", "-m", MODULE, os.fspath(self._home)]
-        try:
-            self._pid = os.posix_spawn(
-                sys.executable, words, small_environment(os.environ), file_actions=files, setsid=True
-            )
-        except OSError:
-            os.close(ours)  # too many processes: it is tried again later
-            return
-        finally:
-            os.close(theirs)
-        self._life, self._handle = ours, os.pidfd_open(self._pid)
-
-    def _has_ended(self, within_ms: int) -> bool:
-        assert self._handle is not None
-        poll = select.poll()
-        poll.register(self._handle, select.POLLIN)
-        if not poll.poll(within_ms):
-            return False
-        os.close(self._handle)
-        with contextlib.suppress(ChildProcessError):
-            os.waitpid(self._pid, 0)
-        return True

@@ -169,7 +169,7 @@ def _loop(
         scheduler.work.handed += commands.handed()
         scheduler.turn()
         if scheduler.state is not None:  # None after trouble: the tables may not be readable
-            notifier.maintain(scheduler.seen())
+            notifier.maintain(*scheduler.work.notices(scheduler.state))
         sleep_s = min(scheduler.sleep_s(), commands.due_s(), notifier.due_s())
         if idle_s is not None:
             if scheduler.is_needed():

@@ -8,19 +8,18 @@ notice at least once.
 from __future__ import annotations
 
 import contextlib
-import os
 import select
 import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
 
+from vctl.daemon.child import Child
 from vctl.errors import Unreachable
 from vctl.ops import notifying
-from vctl.ops.background import small_environment
 from vctl.ops.notifying import Notice
 from vctl.runtime.deliveries import Delivery
-from vctl.store import locks, notifications
+from vctl.store import locks
 from vctl.store.store import Store
 
 MODULE = "vctl.daemon.notifier"
@@ -41,72 +40,33 @@ class Notifier:
 
     def __init__(self, store: Store) -> None:
         self._store = store
-        self._seen: object = None
+        self._seen = -1
         self._is_due = False
         self._check_at = 0.0
-        self._handle: int | None = None
-        self._pid = 0
-        self._life = -1
+        self._child = Child(MODULE, store.home)
 
     def due_s(self) -> float:
         """Seconds until the next call of ``maintain`` is due."""
         return max(0.0, self._check_at - time.monotonic()) if self._is_due else float("inf")
 
-    def maintain(self, seen: object) -> None:
+    def maintain(self, seen: int, is_due: bool) -> None:
         """Start the process if a notice is due. ``seen`` differs when the tables may have a new one."""
-        if seen == self._seen and (not self._is_due or time.monotonic() < self._check_at):
+        self._is_due = is_due
+        if seen == self._seen and time.monotonic() < self._check_at:
             return
         self._seen = seen
-        self._is_due = notifications.is_due(self._store)
         if not self._is_due:
             return
-        now = time.monotonic()
-        if self._handle is not None:
-            if (code := self._ended()) is None:
-                self._check_at = now + _CHECK_S
-                return
-            if code:
-                self._check_at = now + _AFTER_FAILURE_S
-                return
-        if now >= self._check_at:
+        now, code = time.monotonic(), self._child.ended()
+        if code != 0:
+            self._check_at = now + (_CHECK_S if code is None else _AFTER_FAILURE_S)
+        elif now >= self._check_at:
             self._check_at = now + _CHECK_S
-            self._start()
+            self._child.start()
 
     def close(self) -> None:
         """Let the process end once it has carried out what it has begun."""
-        if self._handle is not None:
-            os.close(self._life)
-            os.close(self._handle)
-            self._handle = None
-
-    def _start(self) -> None:
-        theirs, ours = os.pipe2(os.O_CLOEXEC)
-        files = [(os.POSIX_SPAWN_DUP2, theirs, 0), (os.POSIX_SPAWN_OPEN, 1, os.devnull, os.O_WRONLY, 0)]
-        words = [sys.executable, "-P", "-m", MODULE, os.fspath(self._store.home)]
-        try:
-            self._pid = os.posix_spawn(
-                sys.executable, words, small_environment(os.environ), file_actions=files, setsid=True
-            )
-        except OSError:
-            os.close(ours)  # too many processes: it is tried again later
-            return
-        finally:
-            os.close(theirs)
-        self._life, self._handle = ours, os.pidfd_open(self._pid)
-
-    def _ended(self) -> int | None:
-        """The exit code of the process; None while it runs."""
-        assert self._handle is not None
-        try:
-            pid, status = os.waitpid(self._pid, os.WNOHANG)
-        except ChildProcessError:
-            pid, status = self._pid, 0
-        if not pid:
-            return None
-        os.close(self._life)
-        os.close(self._handle)
-        self._handle = None
-        return os.waitstatus_to_exitcode(status)
+        self._child.end()
 
 
 class Sender:

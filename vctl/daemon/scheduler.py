@@ -123,10 +123,6 @@ class Scheduler:
             return True
         return self.provider.is_needed(state) or upkeep.is_unfinished(self.store)
 
-    def seen(self) -> tuple[int, int]:
-        """A value that differs when the tables have changed: the newest entries read and written."""
-        return -1 if self.state is None else self.state.seen, self.store.last_entry
-
     def restore_files(self) -> None:
         """Restore the files that somebody removed from the state directory, and watch them."""
         self.runtime.restore()

@@ -27,6 +27,7 @@ from vctl.scheduler.cycle import RECHECK_NS, decide, holds_until, leaves_more
 from vctl.scheduler.lending import withhold
 from vctl.scheduler.plan import Plan
 from vctl.scheduler.work import Budget
+from vctl.store import notifications
 from vctl.store.store import Store
 
 Mark = tuple[int, int, bool, tuple[Template, ...]]
@@ -58,6 +59,8 @@ class Turn:
         """When that search ends to hold although the state is the same; None: never."""
         self._piece = PIECE
         """The steps of the next search."""
+        self._notices: tuple[int, bool] = -1, False
+        """The newest entry in the state when the tables were asked for notices that are due, and the answer."""
         self.refused: tuple[Mark | None, int] = None, 0
         """The mark of the state in which a whole plan was refused, and how often it was refused there."""
 
@@ -81,6 +84,12 @@ class Turn:
             self._searched = None  # what was refused again is tried again in each turn
         while self.more and self.now().uptime < until:
             self.more = self._step(state)
+
+    def notices(self, state: FollowedState) -> tuple[int, bool]:
+        """The newest entry in the state, and whether a notice is to be sent."""
+        if self._notices[0] != state.seen:
+            self._notices = state.seen, notifications.is_due(self.store)
+        return self._notices
 
     def _step(self, state: FollowedState) -> bool:
         """Observe, decide, carry out; True when there may be more to do at once."""
@@ -153,6 +162,10 @@ class Turn:
             self._note_search(state, plan, started, now.wall)  # runs assigned ahead are another change
             if any(isinstance(one, ProcessOver) for one in stimuli):
                 self.next_runs.assign(state, supply_of(self.store, state))
+            self._notices = (
+                state.seen,
+                notifications.is_due(self.store),
+            )  # a transaction of its own costs more
         self.last_round_ms = (self.now().uptime - began) / 1e6
         if plan.proposed and not started and self._is_refused_again(state):
             self._searched, self._until_ns = self._mark(state), now.wall + RECHECK_NS

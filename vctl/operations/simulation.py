@@ -15,6 +15,8 @@ if TYPE_CHECKING:
 ENVELOPE = ("api_version", "kind", "total")
 MAX_JOBS, MAX_NODES, MAX_RUNS = 20_000, 10_000, 50
 """The most jobs and nodes that a server simulates, and the most policies and numbers of nodes of one request."""
+_OF_HISTORY = ("since", "until", "cluster", "policies", "nodes", "template", "limit_factor")
+"""The parameters of a simulation of the recorded history."""
 LONGEST_S = 30.0
 """How long a server simulates, as other requests wait for it."""
 Moment = Annotated[
@@ -25,16 +27,7 @@ Moment = Annotated[
 def run(backend: Backend, request: "SimulationRequest", progress: "Progress | None" = None) -> dict[str, Any]:
     """Simulate a workload under the queue settings of a backend, and under other policies."""
     if request.trace is None and request.model is None:
-        result = simulate(
-            backend,
-            since=None if request.since_ns is None else request.since_ns / 1e9,
-            until=None if request.until_ns is None else request.until_ns / 1e9,
-            cluster=request.cluster,
-            policies=request.policies,
-            nodes=request.nodes,
-            template=request.template,
-            limit_factor=request.limit_factor,
-        )
+        result = simulate(backend, **{name: getattr(request, name) for name in _OF_HISTORY})
         return {name: value for name, value in result.items() if name not in ENVELOPE}
     queue = spec.queue_settings.parse_queue(
         operations.clusters.get_cluster(backend, "primary")["queue"], "queue"
@@ -88,8 +81,8 @@ def simulate(
             size=spec.trace_size.Size(MAX_JOBS, MAX_NODES),
         ),
         model=parsed,
-        since_ns=None if since is None else int(since * 1e9),
-        until_ns=None if until is None else int(until * 1e9),
+        since=since,
+        until=until,
         cluster=None if cluster is None else spec.ids.resolve_cluster_id(cluster, param("cluster")),
         policies=tuple(policies),
         nodes=tuple(nodes),

@@ -6,9 +6,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from vctl.core.indices import Indices
+from vctl.core.jobs import member_of
 from vctl.errors import BadSpec
 from vctl.ops import logs
-from vctl.ops.arrays import index_of
 
 
 class ArrayLog(logs.Log):
@@ -22,10 +22,10 @@ class ArrayLog(logs.Log):
 
     def members(self) -> Iterator[tuple[int, Path]]:
         """Index and log of the members that have written something, by index."""
-        found = (
-            index_of(name) for name in logs.names(self._home) if name.rpartition("_")[0] == self._array_id
-        )
-        for index in sorted(index for index in found if index is not None and index in self._indices):
+        found = map(member_of, logs.names(self._home))
+        for index in sorted(
+            i for name, i in found if name == self._array_id and i in self._indices and i is not None
+        ):
             yield index, logs.log_of(self._home, f"{self._array_id}_{index}")
 
     def read(self, *, offset: int = 0, tail: int | None = None) -> Iterator[bytes]:

@@ -9,7 +9,6 @@ from vctl import engine, ops
 from vctl.core import jobs as jb
 from vctl.core.jobs import PendingJob
 from vctl.core.spans import spans_of
-from vctl.errors import Conflict, param
 from vctl.ops import forms
 from vctl.spec.ids import LAST
 from vctl.store import arrays as table
@@ -44,23 +43,13 @@ def submitted(
     from vctl.engine.array_limits import WINDOW
 
     indices, array_id = array_range.indices, template.submission_id
-    if in_use := [name for name in table.taken(store, array_id) if index_of(name) in indices]:
-        name = min(in_use)
-        raise Conflict(
-            f"job {name} exists already", fix=f"choose another {param('submission_id')}, or leave it out"
-        )
+    if in_use := [name for name in table.taken(store, array_id) if jb.member_of(name)[1] in indices]:
+        raise ops.matching.exists(min(in_use))
     shown = str(indices) if array_range.at_once is None else f"{indices}%{array_range.at_once}"
     made = len(indices) if len(indices) <= WINDOW + 1 else WINDOW
     return engine.changes.ArraySubmitted(
         template, details, indices.parts, shown, array_range.at_once, made, after, launch
     )
-
-
-def index_of(name: str) -> int | None:
-    """The index of the member with this id, if a member of an array can have it."""
-    digits = name.rpartition("_")[2]
-    is_number = digits.isascii() and digits.isdigit() and len(digits) < 10 and digits == str(int(digits))
-    return int(digits) if is_number else None
 
 
 def give_rows(store: Store, numbers: Iterable[int | None]) -> None:

@@ -73,7 +73,7 @@ class Background:
 
     def attend(self, store: Store) -> Store:
         """Let changes of this store that need a scheduler start one."""
-        store.before_commit = self._needed
+        store.before_commit = self.needed
         store.could_make = self._templates
         return store
 
@@ -87,7 +87,8 @@ class Background:
 
         return parse_provider(self.config.get("provider"), units=self.config.get("unit_resources")).kinds()
 
-    def _needed(self, store: Store) -> None:
+    def needed(self, store: Store) -> None:
+        """Start a scheduler where the change in the open transaction needs one."""
         if is_at_work(self.home) or not upkeep.is_unfinished(store):
             return
         if not self.autostart:

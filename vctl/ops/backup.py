@@ -7,7 +7,7 @@ from pathlib import Path
 
 from vctl.errors import Conflict, Damaged, NotFound, VctlError, disk_trouble
 from vctl.ops import forms, rights
-from vctl.store import copies, database, ownership
+from vctl.store import copies, database, ownership, reading
 from vctl.store.announcements import CHANGES, turn
 from vctl.store.database import BUSY_TIMEOUT_S
 from vctl.store.locks import SchedulerLock
@@ -26,13 +26,14 @@ def backup(store: Store, path: Path) -> forms.Form:
         ) from None
     try:
         copies.copy_to(store.db, path)
-        sound = copies.is_sound(path)
+        sound = reading.is_sound(path)
+        failed = None if sound else reading.read_error(path)
     except BaseException:  # for example a full disk or an interrupt: remove the incomplete copy
         copies.remove(path)
         raise
     if not sound:
         copies.remove(path)
-        raise Damaged(
+        raise disk_trouble(failed or OSError()) or Damaged(
             "the tables of the state directory are damaged, and a copy would be damaged too",
             fix="find the damage with `vctl doctor`; put an older backup in place with `vctl restore FILE`",
         )

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from vctl import ops
 from vctl.core.clusters import PRIMARY
 from vctl.core.indices import Indices
-from vctl.core.jobs import PendingJob
+from vctl.core.jobs import PendingJob, member_of
 from vctl.core.values import replace
 from vctl.engine.changes import ArraySubmitted, JobSubmitted, Launch, SubmitDetails
 from vctl.errors import BadSpec, Conflict, VctlError, param
@@ -122,7 +122,7 @@ class _Batch:
             self._first += len(request.array.indices)
         else:
             self._first += 1
-            prefix, index = _as_member(name)
+            prefix, index = member_of(name)
             if index is not None:
                 self._like_members.setdefault(prefix, {})[index] = name
         self._lines[name] = line
@@ -143,7 +143,7 @@ class _Batch:
     def _check_id(self, name: str, indices: Indices | None) -> None:
         """Refuse the id of a job, or the ids of an array and its members, if a job has it."""
         if name in self._in_use:
-            raise submitting.exists(name)
+            raise ops.matching.exists(name)
         if self._is_known(name):
             raise self._twice(name)
         for index, other in self._like_members.get(name, {}).items() if indices is not None else ():
@@ -151,7 +151,7 @@ class _Batch:
                 raise self._twice(other)
 
     def _twice(self, name: str) -> Conflict:
-        line = self._lines.get(name) or self._lines[_as_member(name)[0]]
+        line = self._lines.get(name) or self._lines[member_of(name)[0]]
         return Conflict(
             f"job {name} exists in line {line} already",
             fix=f"choose another {param('submission_id')}, or leave it out",
@@ -168,7 +168,7 @@ class _Batch:
         """Whether a job, an array or a member of an array of an earlier line has this id."""
         if name in self._lines:
             return True
-        prefix, index = _as_member(name)
+        prefix, index = member_of(name)
         return index is not None and index in self._arrays.get(prefix, ())
 
     def _after(self, request: JobRequest, line: int) -> arrays.Pairs:
@@ -179,7 +179,7 @@ class _Batch:
                 conditions.add((dependency.condition, dependency.job))
                 continue
             names = (
-                name for name in (dependency.job, _as_member(dependency.job)[0]) if name not in self._in_use
+                name for name in (dependency.job, member_of(dependency.job)[0]) if name not in self._in_use
             )
             if (
                 later := next((self._later[name] for name in names if name in self._later), None)
@@ -199,11 +199,3 @@ class _Batch:
                 self._lost += verdict[1]
             conditions.update(verdict[0])
         return tuple(sorted(conditions))
-
-
-def _as_member(name: str) -> tuple[str, int | None]:
-    """The id of the array and the index, if a job of this id can be a member of an array; else "" and None."""
-    prefix, _, digits = name.rpartition("_")
-    if not (prefix and digits.isascii() and digits.isdigit() and len(digits) < 10):
-        return "", None
-    return (prefix, int(digits)) if digits == str(int(digits)) else ("", None)

@@ -13,7 +13,7 @@ from vctl.core.ledger import Ledger
 from vctl.core.resources import Amounts
 from vctl.core.values import replace
 from vctl.core.wording import cluster_text, listed
-from vctl.engine.changes import ClusterAdded, ClusterChanged, ClusterDetached, VNodesChanged
+from vctl.engine.changes import ClusterAdded, ClusterChanged, ClusterDetached, ClusterRemoved, VNodesChanged
 from vctl.engine.rules.clusters import removal
 from vctl.engine.rules.leases import granted, loans_of, returned
 from vctl.engine.rules.nodes import leases_settled
@@ -127,9 +127,16 @@ def delete(store: Store, cluster_id: str, *, ledger: Ledger | None = None) -> No
     """Delete an unused cluster."""
     if blockers := blockers_of(store, cluster_id):
         raise in_use(cluster_id, blockers, f"vctl vc delete {cluster_id}")
-    store.emit(removal(table.InTables(store), cluster_id))
+    emit_removal(store, removal(table.InTables(store), cluster_id))
     if ledger is not None:
         ledger.remove_cluster(cluster_id)
+
+
+def emit_removal(store: Store, removed: ClusterRemoved) -> None:
+    """Remove a cluster. What it had lent to the gangs of jobs beside it ends: they have that from their parent now."""
+    store.emit(removed)
+    for borrower_id in leases.jobs_beside(store, removed.lender_id, removed.lent):
+        settle_leases(store, table.load_ledger(store), borrower_id)
 
 
 def changeable(store: Store, cluster_id: str) -> Cluster:

@@ -16,11 +16,19 @@ from vctl.ops.forms import parse_filters
 from vctl.spec.ids import full_cluster_id
 from vctl.store import clusters as table
 from vctl.store import folded, job_views, nodes, rows, settings, tasks
+from vctl.store.gates import opens
 from vctl.store.store import Row, Store
 
 if TYPE_CHECKING:
     from vctl.ops.capacity import Capacity
-    from vctl.spec.documents import ClusterContents, ClusterForm, ClusterSettings, ClusterTree, ListedCluster
+    from vctl.spec.documents import (
+        ClusterContents,
+        ClusterForm,
+        ClusterSettings,
+        ClusterTree,
+        ListedCluster,
+        NotDue,
+    )
 
 NAMED = 5
 """The most users of a cluster that the refusal of its deletion names; the details of the error have all."""
@@ -266,3 +274,22 @@ def blockers_of(store: Store, cluster_id: str) -> list[str]:
         *(f"job {name}" for row in unfinished for name in reversed([*folded.names(row)])),
         *(f"task {row['task_id']}" for row in alone),
     ]
+
+
+def not_due(store: Store, cluster_id: str) -> list[NotDue]:
+    """The jobs that wait in a cluster, or below it, and may not start yet, by number; members of an array as one."""
+    from vctl.ops.reasons import Reasons
+
+    names = rows.dumps([cluster_id, *table.subtree(store, cluster_id)])
+    where = f"j.parent_cluster_id IN (SELECT value FROM json_each(?)) AND j.status = 'PENDING' AND {opens('j.')} > ?"
+    reasons = Reasons(store)
+    found: dict[tuple[object, ...], NotDue] = {}
+    for row in reversed(job_views.matching(store, where, [names, store.clock()])):
+        name, members, (reason, message) = row["submission_id"], row["members"], reasons.of(row)
+        alike = found.get(key := (row["array_id"] or name, reason, message))
+        if alike is not None or members > 1:
+            name, members = row["array_id"], members + (0 if alike is None else alike["members"])
+        found[key] = {
+            "submission_id": name, "members": members, "state_reason": reason or "", "message": message or "",
+        }  # fmt: skip
+    return list(found.values())

@@ -23,6 +23,7 @@ from vctl.ops.cluster_views import (
     get_cluster,
     in_use,
     logical_row,
+    not_due,
     removable_row,
     resolve,
 )
@@ -138,9 +139,9 @@ def delete(store: Store, cluster_id: str, *, drain: bool = False, force: bool = 
         form = cluster_form(store, row)
         blockers = blockers_of(store, cluster_id)
         if not blockers:
-            for change in rule.upward(table.InTables(store), rows.cluster(row)):
-                store.emit(change)
-            return {**form, "state": "REMOVED", "blockers": []}
+            for removed in rule.upward(table.InTables(store), rows.cluster(row)):
+                changes.emit_removal(store, removed)
+            return {**form, "state": "REMOVED", "blockers": [], "kept_by": []}
         if not (drain or force):
             raise in_use(cluster_id, blockers)
         # the job of a job cluster may still start tasks until it ends
@@ -158,14 +159,15 @@ def delete(store: Store, cluster_id: str, *, drain: bool = False, force: bool = 
         _stop_everything(store, cluster_id, attached_too=row["kind"] == SUB)
     with store.snapshot():
         if table.get(store, cluster_id) is None:
-            return {**form, "state": "REMOVED", "blockers": blockers}
-        return {**get_cluster(store, cluster_id), "blockers": blockers}
+            return {**form, "state": "REMOVED", "blockers": blockers, "kept_by": []}
+        kept_by = not_due(store, cluster_id)
+        return {**get_cluster(store, cluster_id), "blockers": blockers, "kept_by": kept_by}
 
 
 def sweep(store: Store) -> None:
     """Remove the deleted clusters that are empty; inside a transaction. A scheduler does so by the same rule."""
-    for change in rule.removed(table.InTables(store)):
-        store.emit(change)
+    for removed in rule.removed(table.InTables(store)):
+        changes.emit_removal(store, removed)
 
 
 def _stop_everything(store: Store, cluster_id: str, *, attached_too: bool) -> None:

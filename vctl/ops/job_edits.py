@@ -23,7 +23,7 @@ from vctl.engine.codec import encode
 from vctl.errors import BadSpec, Conflict, param
 from vctl.ops import arrays, rights, submitting
 from vctl.ops.arrays import Pairs
-from vctl.ops.jobs import get_job, resolve
+from vctl.ops.jobs import get_job, one_to_change
 from vctl.spec.job_request import JobRequest
 from vctl.spec.overrides import Overrides
 from vctl.spec.params import NOT_GIVEN, Reading, declared, document_of
@@ -61,7 +61,7 @@ def release(store: Store, ref: str | int) -> JobForm:
 
 def _put_on_hold(store: Store, ref: str | int, *, held: bool) -> JobForm:
     with store.transaction():
-        array, rows = _rows(store, ref)
+        array, rows, members = all_to_change(store, ref)
         pending = [row for row in rows if row["status"] == jb.PENDING]
         if array is not None:  # members that are being started wait no more
             pending = [row for row in pending if row["job_id"] not in store.being_started] or pending
@@ -77,7 +77,7 @@ def _put_on_hold(store: Store, ref: str | int, *, held: bool) -> JobForm:
             array_id = rows[0]["array_id"]
             is_limited = array_id is not None and arrays_table.at_once(store, array_id) is not None
             # in an array with a limit, another member may start in its place
-            store.emit(JobsHeld(_members(array, rows[0]), spans, held, is_limited))
+            store.emit(JobsHeld(members, spans, held, is_limited))
         return get_job(store, ref)
 
 
@@ -99,11 +99,11 @@ def edit(
         raise BadSpec("nothing is to be changed", fix=_EXAMPLE)
     with store.transaction():
         awaited = _awaited(store, changes)
-        array, rows = _rows(store, ref)
+        array, rows, members = all_to_change(store, ref)
         if max_running is not NOT_GIVEN:
             _limit(store, array, rows, max_running)
         if changes.values:
-            _change(store, array, rows, changes, awaited)
+            _change(store, array, rows, members, changes, awaited)
         return get_job(store, ref)
 
 
@@ -111,16 +111,17 @@ def _change(
     store: Store,
     array: Row | None,
     rows: list[Row],
+    members: Members,
     changes: Overrides[JobRequest],
     awaited: list[Dependency] | None,
 ) -> None:
-    whom = _editable(array, rows, changes.values, set(store.being_started))
-    after = None if awaited is None else _conditions(store, array, [row for row, _ in whom], awaited)
+    concerned = _editable(array, rows, changes.values, set(store.being_started))
+    after = None if awaited is None else _conditions(store, array, [row for row, _ in concerned], awaited)
     found: dict[tuple[str, Launch | None], tuple[JobsEdited, list[int]]] = {}
-    for alike, names in _alike(whom):
+    for alike, names in _alike(concerned):
         row = table.get(store, alike[0])
         assert row is not None
-        one = _edited(store, _members(array, row), row, changes, names, after)
+        one = _edited(store, members, row, changes, names, after)
         if one is not None:
             key = (
                 encode(replace(one, job=replace(one.job, job_id=0, submission_id="", members=1, step=1))),
@@ -172,10 +173,10 @@ def _editable(
     return [(row, [*given]) for row in rows]
 
 
-def _alike(whom: list[tuple[Row, list[str]]]) -> list[tuple[list[int], list[str]]]:
+def _alike(concerned: list[tuple[Row, list[str]]]) -> list[tuple[list[int], list[str]]]:
     """The numbers of jobs that ask for the same and of which the same changes, with what changes."""
     groups: dict[tuple[object, ...], tuple[list[int], list[str]]] = {}
-    for row, names in whom:
+    for row, names in concerned:
         key = (*(row[name] for name in _REQUEST), row["status"] == jb.PENDING)
         groups.setdefault(key, ([], names))[0].append(row["job_id"])
     return list(groups.values())
@@ -284,23 +285,15 @@ def _is_texts(value: Mapping[Any, Any]) -> bool:
     return all(isinstance(one, str) for one in value.values())
 
 
-def _members(array: Row | None, row: Row) -> Members:
-    if array is None:
-        return Members(row["submission_id"], row["job_id"], row["job_id"], row["parent_cluster_id"])
-    return Members(array["array_id"], array["first_job_id"], array["last_job_id"], is_array=True)
-
-
-def _rows(store: Store, ref: str | int) -> tuple[Row | None, list[Row]]:
-    """The array of this id and its members; else None and the one job of this id."""
-    array = arrays.named(store, ref)
-    if array is not None:
+def all_to_change(store: Store, ref: str | int) -> tuple[Row | None, list[Row], Members]:
+    """The array of this id, its members, and how a change names them; of a job None, the job, and how."""
+    if (array := arrays.named(store, ref)) is not None:
         rights.check_array(store, array)
-        return array, arrays_table.members(store, array)
-    row = table.get(store, resolve(store, ref))
-    assert row is not None
-    rights.check_job(store, row)
-    arrays.give_rows(store, [row["job_id"]])
-    return None, [row]
+        reach = array["first_job_id"], array["last_job_id"]
+        return array, arrays_table.members(store, array), Members(array["array_id"], *reach, is_array=True)
+    row = one_to_change(store, ref)
+    its = Members(row["submission_id"], row["job_id"], row["job_id"], row["parent_cluster_id"])
+    return None, [row], its
 
 
 def refuse_fixed_fields(row: Row, changes: Mapping[str, object]) -> None:

@@ -86,6 +86,15 @@ def resolve_named(store: Store, ref: str | int, path: str) -> int:
         raise
 
 
+def one_to_change(store: Store, ref: str | int) -> Row:
+    """The job of this id, inside a transaction that changes it: it has a row of its own from now on."""
+    row = table.get(store, resolve(store, ref))
+    assert row is not None
+    rights.check_job(store, row)
+    arrays.give_rows(store, [row["job_id"]])
+    return row
+
+
 def get_job(store: Store, ref: str | int, *, forecast: bool = True) -> JobForm:
     """One job, or an array of them. ``forecast``: with the expected start of what waits."""
     with store.snapshot():
@@ -406,13 +415,9 @@ def stop(
 
     with store.transaction():
         if (array := arrays.named(store, ref)) is None:
-            job_id = resolve(store, ref)
-            row = table.get(store, job_id)
-            assert row is not None
-            rights.check_job(store, row)
-            arrays.give_rows(store, [job_id])
+            row = one_to_change(store, ref)
             stop_job(row)
-            return get_job(store, job_id, forecast=False)
+            return get_job(store, row["job_id"], forecast=False)
         rights.check_array(store, array)
         starting = arrays.stop(store, array, grace_s=grace_s, message=message)
         if not starting:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Sequence
 
-from vctl.errors import BadSpec, NotFound
+from vctl.errors import BadSpec, Conflict, NotFound, param
 from vctl.store import arrays, folded, jobs
 from vctl.store.store import Store
 
@@ -94,3 +94,12 @@ def no_job(store: Store, ref: str) -> NotFound:
     elif ref == "all":
         fix = "a pattern names all jobs: '*'"
     return NotFound(f"there is no job {ref!r}", fix=fix, details={"job": ref})
+
+
+def exists(name: str) -> Conflict:
+    """The error for an id that a job, an array or a task has."""
+    return Conflict(
+        f"job {name} exists already",
+        fix=f"choose another {param('submission_id')}, or leave it out",
+        details={"submission_id": name},
+    )

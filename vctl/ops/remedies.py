@@ -14,7 +14,7 @@ from vctl.core.resources import CPU, Amounts
 from vctl.core.tasks import PendingTask
 from vctl.core.values import replace
 from vctl.core.wording import amount_text, cluster_text, counted
-from vctl.ops.submitting import DEFAULT_GRACE_S, request_of
+from vctl.ops.submitting import DEFAULT_GRACE_S, request_of, runtime_env_of
 from vctl.scheduler.explain import whatif_search as kinds
 from vctl.scheduler.explain.whatif import ProposedChange
 from vctl.spec.job_request import JobRequest, entry_amounts
@@ -159,6 +159,8 @@ def resubmit(row: Row, launch: Row, job: PendingJob) -> str:
     words = ["vctl", "job", "submit", *declared(JobRequest).words(request)]
     for key, value in request.metadata.items():
         words += ["--metadata", f"{key}={value}"]
+    if request.ray.own and (packages := runtime_env_of(request.env)):
+        words += ["--runtime-env-json", dumps(packages)]
     words += ["--working-dir", request.cwd or "/", "--no-wait", "--", *request.argv]
     return f"vctl job stop {shlex.quote(row['submission_id'])} && {shown(shlex.join(words))}"
 

@@ -12,6 +12,7 @@ from vctl.core.values import replace
 from vctl.engine.changes import JobsRerun, Members
 from vctl.errors import BadSpec, Conflict, param
 from vctl.ops import arrays, jobs, nodes, rights, submitting
+from vctl.ops.job_edits import all_to_change
 from vctl.spec.fields import refuse
 from vctl.store import arrays as arrays_table
 from vctl.store import jobs as table
@@ -91,18 +92,8 @@ def _in_place(store: Store, ref: str | int, changes: Overrides[JobRequest] | Non
         )
     nodes.join(store)
     with store.transaction():
-        array = arrays.named(store, ref)
-        if array is not None:
-            rights.check_array(store, array)
-            members = Members(array["array_id"], array["first_job_id"], array["last_job_id"], is_array=True)
-            found = [row for row in arrays_table.members(store, array) if row["status"] in jb.NOT_SUCCEEDED]
-        else:
-            row = table.get(store, jobs.resolve(store, ref))
-            assert row is not None
-            rights.check_job(store, row)
-            arrays.give_rows(store, [row["job_id"]])
-            members = Members(row["submission_id"], row["job_id"], row["job_id"], row["parent_cluster_id"])
-            found = [row] if row["status"] in jb.NOT_SUCCEEDED else []
+        _, each, members = all_to_change(store, ref)
+        found = [row for row in each if row["status"] in jb.NOT_SUCCEEDED]
         if not found:
             raise _nothing_failed(store, ref)
         for row in found:

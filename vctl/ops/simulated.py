@@ -59,12 +59,12 @@ class Model:
 
 @value(frozen=True, slots=True)
 class SimulationRequest:
-    """A question: a trace, a model, or else the recorded history between two times; and the settings of the runs."""
+    """A question: a trace, a model, or else the history between two times (epoch, s), and the settings of the runs."""
 
     trace: Workload | None = None
     model: Model | None = None
-    since_ns: int | None = None
-    until_ns: int | None = None
+    since: float | None = None
+    until: float | None = None
     cluster: str | None = None
     policies: tuple[str, ...] = ()
     nodes: tuple[int, ...] = ()
@@ -174,7 +174,10 @@ def load(home: Path, request: SimulationRequest) -> tuple[Workload, Ledger]:
                 f"{name} is the cluster of one job, and what runs in it is simulated as a whole",
                 f"write {param('cluster')}=primary for the jobs of the primary, or name a logical cluster",
             )
-        return workload(store, request.since_ns, request.until_ns), machine(store)
+        since_ns, until_ns = (
+            None if moment is None else int(moment * 1e9) for moment in (request.since, request.until)
+        )
+        return workload(store, since_ns, until_ns), machine(store)
 
 
 def queue_now(home: Path) -> dict[str, object]:

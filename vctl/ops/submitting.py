@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from vctl import ops
 from vctl.core.clusters import LOGICAL, PRIMARY, ClusterSpec
-from vctl.core.jobs import PendingJob
+from vctl.core.jobs import PendingJob, member_of
 from vctl.core.nodes import RAY
 from vctl.core.resources import CPU, GPU, SCALE
 from vctl.core.values import replace, value
@@ -21,7 +21,7 @@ from vctl.ops.feasible import check_feasible, requested
 from vctl.ops.jobs import just_submitted, resolve_named
 from vctl.spec.fields import refuse
 from vctl.spec.ids import check_submission_id, full_cluster_id
-from vctl.spec.job_request import DEFAULT_ENTRY, JobRay, JobRequest, entry_amounts
+from vctl.spec.job_request import DEFAULT_ENTRY, IN_RUNTIME_ENV, JobRay, JobRequest, entry_amounts
 from vctl.spec.options import WarningSignal, parse_array
 from vctl.store import ahead, clusters, observed, rows, settings
 from vctl.store import jobs as table
@@ -230,7 +230,7 @@ def forget_logs(store: Store, chosen: Mapping[str, ArrayRange | None]) -> None:
         names = (
             name
             for name in logs.names(store.home)
-            if name in chosen or arrays.index_of(name) in of_arrays.get(name.rpartition("_")[0], ())
+            if name in chosen or (its := member_of(name))[1] in of_arrays.get(its[0], ())
         )
     for name in names:
         logs.forget_log(store.home, name)
@@ -239,7 +239,7 @@ def forget_logs(store: Store, chosen: Mapping[str, ArrayRange | None]) -> None:
 def numbered(store: Store, job: PendingJob) -> PendingJob:
     """The job with its number and times, inside the transaction. Raises if it cannot be submitted now."""
     if table.taken(store, [job.submission_id]):
-        raise exists(job.submission_id)
+        raise ops.matching.exists(job.submission_id)
     if job.parent_id != PRIMARY:
         open_cluster(store, job.parent_id)
     return timed(job, table.next_number(store), store.clock())
@@ -248,15 +248,6 @@ def numbered(store: Store, job: PendingJob) -> PendingJob:
 def new_id() -> str:
     """An id for a job whose submitter chose none."""
     return f"job-{os.urandom(5).hex()}"
-
-
-def exists(name: str) -> Conflict:
-    """The error for an id that a job, an array or a task has."""
-    return Conflict(
-        f"job {name} exists already",
-        fix=f"choose another {param('submission_id')}, or leave it out",
-        details={"submission_id": name},
-    )
 
 
 def timed(job: PendingJob, number: int, now: int) -> PendingJob:
@@ -401,6 +392,14 @@ def environment_of(request: JobRequest, around: Mapping[str, str]) -> dict[str, 
 
         own[JOB_CONFIG] = job_config(own.get(JOB_CONFIG, ""), request.runtime_env)
     return {**captured, **own}
+
+
+def runtime_env_of(env: Mapping[str, str]) -> dict[str, object]:
+    """What ``environment_of`` has put into the environment of a job for its private Ray to install."""
+    from vctl.ray.private.raylets import JOB_CONFIG, to_install
+
+    found = to_install(env.get(JOB_CONFIG, ""))
+    return {name: found[name] for name in IN_RUNTIME_ENV if name in found}
 
 
 def _target(store: Store, request: JobRequest, around: Mapping[str, str]) -> tuple[str, bool]:

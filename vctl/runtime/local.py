@@ -39,7 +39,6 @@ _PATIENCE_S = 10.0  # time that a running supervisor gets for a stop: the machin
 _LOOK_S = 0.25
 _RESUME_S = 5.0
 _MARKS_S = 0.2
-_SCAN_S = 0.02
 
 
 class _Stop(NamedTuple):

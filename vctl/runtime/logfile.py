@@ -62,14 +62,25 @@ class Bounded:
     """A log that keeps about the latest ``max_bytes`` bytes."""
 
     def __init__(self, path: bytes, max_bytes: int) -> None:
-        self.max_bytes = max(max_bytes, 16 * _BLOCK)
+        self.path, self.max_bytes = path, max(max_bytes, 16 * _BLOCK)
+        self.fd = -1
+        self._open()
+
+    def _open(self) -> None:
         try:
-            self.fd = os.open(path, os.O_WRONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
+            fd = os.open(self.path, os.O_WRONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
         except OSError:
-            self.fd = -1  # the job has moved the log away, so there is nothing to limit
+            return  # the job has moved the log away, or no file or memory is left: the next look tries again
+        info = os.fstat(fd)
+        if stat.S_ISREG(info.st_mode) and info.st_nlink == 1:
+            self.fd = fd
+        else:  # the job has put something else there
+            os.close(fd)
 
     def trim(self) -> float:
         """Free the oldest bytes if there are too many; returns the seconds until the next look."""
+        if self.fd < 0:
+            self._open()
         if self.fd < 0:
             return _LOOKS_S[1]
         info = os.fstat(self.fd)

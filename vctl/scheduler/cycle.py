@@ -122,6 +122,8 @@ def decide(
     shares its parent's cluster. The round clears ``ledger.grown`` and ``ledger.joined``.
     """
     running = Running() if running is None else running
+    if not _somebody_waits(queues.values(), tasks or {}):
+        return _rest(ledger, queues, running, usage, now_ns)
     round_ = Round(
         ledger,
         queues,
@@ -141,6 +143,32 @@ def decide(
         round_.take_back(keeps=keeps)
     round_.note()
     return round_.plan()
+
+
+def _somebody_waits(queues: Collection[Queue], tasks: Mapping[str, TaskQueue]) -> bool:
+    return any(queue.jobs or queue.nominations for queue in queues) or any(
+        queue.tasks for queue in tasks.values()
+    )
+
+
+def _rest(
+    ledger: Ledger, queues: Mapping[str, Queue], running: Running, usage: Usage | None, now_ns: int
+) -> Plan:
+    """The round while nobody waits: only what the next one needs to know is noted."""
+    note_demand(ledger.demand, queues.values(), ())
+    _shares(ledger, queues, running, usage, now_ns)
+    for queue in queues.values():
+        queue.memo = None
+        _reconsider(ledger, queue, ledger.grown, Freed())
+    ledger.grown.clear()
+    ledger.joined.clear()
+    if usage is not None:
+        usage.note_waiting(queues.values(), ledger, ())
+    return Plan(cleared=_cleared(queues.values()))
+
+
+def _cleared(queues: Iterable[Queue]) -> tuple[tuple[str, str], ...]:
+    return tuple((queue.parent_id, shape) for queue in queues for shape in sorted(queue.emptied))
 
 
 class Round:
@@ -314,9 +342,8 @@ class Round:
     def plan(self) -> Plan:
         """What the round proposes."""
         queues, preemptor, tasks = self.queues.values(), self.preemptor, self.tasks
-        cleared = tuple((queue.parent_id, shape) for queue in queues for shape in sorted(queue.emptied))
         return Plan(
-            self.starts, tuple(self.waits), cleared, tuple(tasks.starts), tuple(tasks.waits),
+            self.starts, tuple(self.waits), _cleared(queues), tuple(tasks.starts), tuple(tasks.waits),
             preempts=tuple(preemptor.preempts), lapsed=tuple(preemptor.lapsed),
             unsearched=self.is_cut or preemptor.unsearched or bool(self.freed),
             stalled=self.is_cut and not self.starts and not any(scan.judged for scan in self.scans),
@@ -353,13 +380,10 @@ def _shares(
 
 def leaves_more(plan: Plan, started: int) -> bool:
     """Whether more work may be able to start at once, after ``started`` starts of a plan."""
-    return (
-        plan.proposed >= MOST_STARTS
-        or started < plan.proposed
-        or plan.tasks_deferred
-        or plan.unsearched
-        or plan.has_loans
-    )
+    if plan.tasks_deferred or plan.unsearched:
+        return True
+    proposed = plan.proposed
+    return bool(proposed) and (proposed >= MOST_STARTS or started < proposed or plan.has_loans)
 
 
 def holds_until(ledger: Ledger, queues: Mapping[str, Queue], now_ns: int) -> int | None:
@@ -472,7 +496,11 @@ def _admits(ledger: Ledger, queue: Queue, waits: list[Wait]) -> bool:
 
 def _in_turn(scans: list[QueueScan], budget: Budget) -> Iterator[Start]:
     """Let the queues take turns: the queue of least rank next; among equals the first by parent id."""
-    order = [(scan.rank(), scan.queue.parent_id, scan) for scan in scans if not scan.is_over]
+    left = [scan for scan in scans if not scan.is_over]
+    if len(left) == 1:
+        yield from _alone(left[0], budget)
+        return
+    order = [(scan.rank(), scan.queue.parent_id, scan) for scan in left]
     heapify(order)
     while order and not budget.is_spent:
         rank, name, scan = order[0]
@@ -481,4 +509,11 @@ def _in_turn(scans: list[QueueScan], budget: Budget) -> Iterator[Start]:
         elif (now := scan.rank()) != rank:
             heapreplace(order, (now, name, scan))
         elif (start := scan.step()) is not None:
+            yield start
+
+
+def _alone(scan: QueueScan, budget: Budget) -> Iterator[Start]:
+    """All turns of the only queue."""
+    while not (scan.is_over or budget.is_spent):
+        if (start := scan.step()) is not None:
             yield start

@@ -7,6 +7,7 @@ To add one: a function, an entry in ``DISCIPLINES``, a row in the table of
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from zlib import crc32
 
 from vctl.core.jobs import PendingJob
 from vctl.core.ledger import Ledger
@@ -16,6 +17,7 @@ from vctl.core.queue_policy import (
     FAIR,
     FIFO,
     MOST_HEADS,
+    SECOND,
     STRICT,
     QueuePolicy,
 )
@@ -31,6 +33,9 @@ from vctl.scheduler.work import Budget
 
 RESERVE = 100
 """The steps of a search for a reserved start."""
+TURN_NS = 10 * SECOND
+"""How long it is the turn of the same head to be searched an earlier start. It is long beside the delay between the
+moment at which a job is to end and the round after its end, so a forecast mostly finds the same turns."""
 MOST_KEPT = MOST_HEADS
 """The most reservations that a queue keeps for the next round."""
 
@@ -71,6 +76,8 @@ class ReservationTable:
 
         Others have started in what the cluster had borrowed and did not use.
         """
+        if not self.reserved:
+            return
         nodes_at = self.ledger.capacity(self.queue.parent_id)
         if self.queue.kept_at != nodes_at:
             self.queue.kept_at = nodes_at
@@ -190,11 +197,19 @@ class ReservationTable:
         return dict(self.reserved)
 
     def may_improve(self, job: PendingJob) -> bool:
-        """Whether to search an earlier start for the present head: the first one, and one other in turn."""
-        if job.job_id in self.queue.improved:
+        """Whether to search an earlier start for the present head: the first one, and one other in turn.
+
+        The time says whose turn it is: a counter would be known to the running scheduler only, and a forecast from the
+        tables would take other turns. Each cycle gives a turn to every head, and begins with another one: so each
+        gets its turn in whatever rhythm jobs end.
+        """
+        if job.job_id in self.queue.improved or not self.queue.is_stale:
             return False
+        if self.heads == 1:
+            return True
         others = self.policy.backfill_depth - 1
-        return self.queue.is_stale and (self.heads == 1 or self.queue.growths % others == self.heads - 2)
+        cycle, place = divmod(self.now_ns // TURN_NS, others)
+        return (place + crc32(b"%d" % cycle)) % others == self.heads - 2
 
     def reserve(
         self,

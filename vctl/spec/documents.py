@@ -182,10 +182,26 @@ class ClusterForm(ClusterIdentity, ClusterContents, ClusterSettings):
     state: str
 
 
+class NotDue(TypedDict):
+    """A waiting job that may not start yet, and why: it is on hold, its time is to come, or it waits for other jobs.
+
+    ``members``: above 1 it is an array with so many members that wait for that.
+    """
+
+    submission_id: str
+    members: int
+    state_reason: str
+    message: str
+
+
 class RemovedCluster(ClusterForm):
-    """A virtual cluster that was deleted, or that is deleted when its users have ended."""
+    """A virtual cluster that was deleted, or that is deleted when its users have ended.
+
+    ``kept_by``: those of its users that may not start yet, in the order of their numbers.
+    """
 
     blockers: list[str]
+    kept_by: list[NotDue]
 
 
 class ClusterUse(TypedDict):

@@ -11,6 +11,7 @@ from itertools import count
 from pathlib import Path
 
 from vctl.errors import VctlError
+from vctl.store import reading
 from vctl.store.database import apply_migrations, database_path, open_file
 from vctl.store.ownership import TABLES
 from vctl.store.schema import FIRST, VERSION
@@ -39,23 +40,10 @@ def remove(path: Path) -> None:
         path.with_name(name).unlink(missing_ok=True)
 
 
-def is_sound(path: Path) -> bool:
-    """Whether a copy is whole.
-
-    ``quick_check`` is not used: SQLite 3.40 then reports NULL in the key of a table without rowids if the
-    columns of the table have another order than the key.
-    """
-    try:
-        with closing(_reading(path)) as db:
-            return bool(db.execute("PRAGMA integrity_check(1)").fetchone()[0] == "ok")
-    except sqlite3.DatabaseError:
-        return False
-
-
 def check_copy(path: Path) -> int:
     """The schema version of a whole vctl database. Refuses a file with other tables or with code in it."""
     try:
-        with closing(_reading(path)) as db:
+        with closing(reading.opened(path)) as db:
             version = int(db.execute("PRAGMA user_version").fetchone()[0])
             if not 0 < version <= VERSION:
                 raise VctlError(
@@ -70,18 +58,12 @@ def check_copy(path: Path) -> int:
             _compare(path, db, version)
             sound = db.execute("PRAGMA integrity_check(1)").fetchone()[0]
     except sqlite3.DatabaseError as error:
-        raise VctlError(f"{path} is not a vctl backup: {error}", fix=_AGAIN) from None
+        raise reading.trouble(path, error) or VctlError(
+            f"{path} is not a vctl backup: {error}", fix=_AGAIN
+        ) from None
     if sound != "ok":
         raise VctlError(f"{path} is damaged: {' '.join(str(sound).split())}", fix=f"{_AGAIN}, an older one")
     return version
-
-
-def _reading(path: Path) -> sqlite3.Connection:
-    """Open a file that may come from somebody else, so that SQLite runs no code in it."""
-    db = sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro", uri=True)
-    db.execute("PRAGMA trusted_schema = OFF")
-    db.execute("PRAGMA query_only = ON")
-    return db
 
 
 def _compare(path: Path, db: sqlite3.Connection, version: int) -> None:
@@ -190,7 +172,11 @@ def _keep(path: Path) -> Path | None:
     try:
         with closing(open_file(path)) as old:
             copy_to(old, kept)
-    except sqlite3.DatabaseError:  # damaged: keep the bytes as they are, and remove the damaged files
+    except sqlite3.DatabaseError as error:
+        if (trouble := reading.trouble(path, error)) is not None:
+            kept.unlink()
+            raise trouble from None
+        # damaged: keep the bytes as they are, and remove the damaged files
         shutil.copyfile(path, kept)
         for suffix in ("", "-wal", "-shm"):
             with suppress(FileNotFoundError):

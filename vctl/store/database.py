@@ -9,10 +9,11 @@ import os
 import stat
 from collections.abc import Iterator
 from contextlib import closing, contextmanager, suppress
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from vctl import errors
 from vctl.errors import Conflict, Damaged, NotPermitted, Unreachable, VctlError, disk_trouble, known
 from vctl.store import ownership
 from vctl.store.announcements import announced
@@ -287,6 +288,7 @@ def connect(home: Path, *, create: bool = True, any_thread: bool = False) -> Tab
     ``any_thread``: one thread after the other may use the connection, never two at a time.
     """
     path = database_path(home)
+    errors.read_error = partial(_read_error, path)
     for _ in range(_TRIES):
         tables = check_files(home)
         if tables is None:
@@ -331,6 +333,12 @@ def connect(home: Path, *, create: bool = True, any_thread: bool = False) -> Tab
     )
 
 
+def _read_error(path: Path) -> OSError | None:
+    from vctl.store import reading  # few processes ever meet such an error
+
+    return reading.read_error(path)
+
+
 def open_file(path: Path, *, any_thread: bool = False) -> Tables:
     """Open a database file with the pragmas that every connection has."""
     os.close(near := os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC))
@@ -344,7 +352,7 @@ def open_file(path: Path, *, any_thread: bool = False) -> Tables:
             factory=Tables,
         )
     except sqlite3.OperationalError as error:
-        raise NotPermitted(
+        raise disk_trouble(error) or NotPermitted(
             f"cannot open {path}: {error}", fix="check owner and mode of the state directory"
         ) from None
     db.place(path, near)

@@ -21,6 +21,8 @@ REMOVED = ".removed-"
 Identity = tuple[int, int] | None
 COARSEST_NS = 3 * 10**9
 """More than the coarsest step of the times of a file system."""
+FINE_NS, TICK_NS = 10**6, 10**8
+"""A time with a part below ``FINE_NS`` comes from a clock with finer steps; ``TICK_NS`` is more than one of them."""
 
 
 class Gone(VctlError):
@@ -49,6 +51,11 @@ def _stamp(path: str) -> tuple[int, int, int] | None:
     except OSError:
         return None
     return info.st_dev, info.st_ino, info.st_ctime_ns
+
+
+def is_past(ctime_ns: int, now_ns: int) -> bool:
+    """Whether the next change in a directory gets another ctime than its last one."""
+    return now_ns - ctime_ns > (TICK_NS if ctime_ns % FINE_NS else COARSEST_NS)
 
 
 def identity_text(file: Identity) -> str:
@@ -86,7 +93,7 @@ class OpenFiles:
             return None
         present = self.present()
         if present == self.identities:
-            if folder is not None and time.time_ns() - folder[2] > COARSEST_NS:
+            if folder is not None and is_past(folder[2], time.time_ns()):
                 self._unchanged = folder
             return None
         return next(

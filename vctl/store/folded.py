@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Iterator
 from fnmatch import fnmatchcase
 
+from vctl.core.jobs import member_of
 from vctl.store.contents import JOBS
 from vctl.store.store import Row, Store
 
@@ -58,17 +59,15 @@ def matching(store: Store, pattern: str, without: Collection[str]) -> list[int]:
 
 def number_of(store: Store, name: str) -> int | None:
     """The number of the member with this id, if a row stands for it and others."""
-    array_id, _, digits = name.rpartition("_")
-    if not (array_id and digits.isascii() and digits.isdigit() and len(digits) < 10) or digits != str(
-        int(digits)
-    ):
+    array_id, index = member_of(name)
+    if index is None:
         return None
     return store.value(  # type: ignore[no-any-return]
         "SELECT j.job_id + (?2 - j.array_index) / j.step FROM arrays a JOIN jobs j INDEXED BY jobs_folded"
         " ON j.members > 1 AND j.job_id BETWEEN a.first_job_id AND a.last_job_id WHERE a.array_id = ?1"
         " AND (?2 - j.array_index) BETWEEN 0 AND (j.members - 1) * j.step AND (?2 - j.array_index) % j.step = 0",
         array_id,
-        int(digits),
+        index,
     )
 
 

@@ -150,9 +150,8 @@ def passing(row: Row, wanted: list[Filter]) -> Sequence[int]:
             continue
         left.append((key, mark, value))
         if (key, mark) == ("submission_id", "="):  # at most one
-            digits = value[len(row["array_id"]) + 1 :]
-            index = int(digits) if digits.isascii() and digits.isdigit() and len(digits) < 10 else -1
-            number = row["job_id"] + (index - row["array_index"]) // row["step"]
+            index = jb.member_of(value)[1]
+            number = row["job_id"] + ((-1 if index is None else index) - row["array_index"]) // row["step"]
             numbers = range(max(numbers.start, number), min(numbers.stop, number + 1))
     return [number for number in numbers if _passes(row, number, left)] if left else numbers
 
@@ -391,22 +390,13 @@ def never_ran(store: Store, since_ns: int | None, until_ns: int | None) -> dict[
 
 def lent(store: Store) -> Amounts:
     """The sum of the amounts of all leases."""
-    return _summed(store, "SELECT amounts, count(*) FROM leases GROUP BY 1")
+    return rows.sums(store.rows("SELECT 0, amounts, count(*) FROM leases GROUP BY 2")).get(0, {})
 
 
 def demanded(store: Store) -> Amounts:
     """The sum of the requests of all waiting jobs and tasks."""
-    return _summed(
-        store,
-        "SELECT resources, sum(members) FROM jobs WHERE status = 'PENDING' GROUP BY 1 UNION ALL"
-        " SELECT request, count(*) FROM tasks WHERE ended_at IS NULL AND state = 'PENDING_NODE_ASSIGNMENT' GROUP BY 1",
+    waiting = store.rows(
+        "SELECT 0, resources, sum(members) FROM jobs WHERE status = 'PENDING' GROUP BY 2 UNION ALL SELECT"
+        " 0, request, count(*) FROM tasks WHERE ended_at IS NULL AND state = 'PENDING_NODE_ASSIGNMENT' GROUP BY 2"
     )
-
-
-def _summed(store: Store, sql: str) -> Amounts:
-    """The sum of amounts. Each row has amounts as JSON text, and how often they occur."""
-    total: dict[str, int] = {}
-    for text, number in store.rows(sql):
-        for name, amount in rows.loads(text or "{}").items():
-            total[name] = total.get(name, 0) + amount * number
-    return total
+    return rows.sums(waiting).get(0, {})

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from vctl.core import resources as rs
 from vctl.core.clusters import Cluster
 from vctl.core.leases import CALLED, Lease
@@ -29,6 +31,15 @@ def of_borrower(store: Store, cluster_id: str) -> list[Lease]:
     """The leases of a borrower, oldest first."""
     found = store.rows("SELECT * FROM leases WHERE borrower_id = ? ORDER BY lease_id", cluster_id)
     return [rows.lease(row) for row in found]
+
+
+def jobs_beside(store: Store, parent_id: str | None, lease_ids: Iterable[int]) -> list[str]:
+    """The clusters of jobs in a parent that have some of these leases, by id."""
+    return store.column(
+        "SELECT DISTINCT borrower_id FROM leases JOIN clusters ON cluster_id = borrower_id"
+        " WHERE lease_id IN (SELECT value FROM json_each(?)) AND kind = 'job' AND parent_id = ? ORDER BY 1",
+        rows.dumps(list(lease_ids)), parent_id,
+    )  # fmt: skip
 
 
 def lent(store: Store, cluster: Cluster) -> dict[str, int]:

@@ -10,13 +10,14 @@ from vctl.cli.commands.objects import listed
 from vctl.cli.common import CHANGES, LISTS, NO_LOCAL_NODE, READS, STATE, InCluster
 from vctl.cli.declare import command, shows
 from vctl.cli.output import Answer, Data, done, single, single_by
+from vctl.core.gates import HELD
 from vctl.core.jobs import RUNNING
-from vctl.errors import Conflict, NotFound
+from vctl.errors import Conflict
 from vctl.operations import clusters, jobs
 from vctl.spec.params import Arg, Given, Opt, Together
 
 if TYPE_CHECKING:
-    from vctl.spec.documents import RemovedCluster
+    from vctl.spec.documents import NotDue, RemovedCluster
 
 
 def _changed(cluster: Data, sentence: str) -> Answer:
@@ -102,8 +103,8 @@ shows(
 )  # fmt: skip
 shows(clusters.resume, _admission, "vctl vc resume team-a", common=CHANGES)
 
-MOST_HELD = 5
-"""The most jobs on hold that a deletion names."""
+MOST_NAMED = 5
+"""The most jobs of a kind that a deletion names."""
 
 
 @command("vc delete", "vctl vc delete team-a", "vctl vc delete team-a --drain", common=CHANGES)
@@ -118,7 +119,7 @@ def delete(
     data = _deleted_if_unused(call, **given) if waits and not call.is_remote else None
     data = data or clusters.delete(call.backend, **given)
     if data["state"] != "REMOVED":
-        _tell_held(call, data["cluster_id"])
+        _tell_not_due(call, data)
     if data["state"] != "REMOVED" and not no_wait and cli.waiting.until_removed(call, data["cluster_id"]):
         data["state"] = "REMOVED"
     if data["state"] == "REMOVED":
@@ -128,22 +129,26 @@ def delete(
     return answer
 
 
-def _tell_held(call: Call, cluster_id: str) -> None:
-    """Say which jobs on hold keep a cluster that is to be deleted: they end only when somebody does something."""
-    try:
-        held, count = jobs.list_jobs(
-            call.backend, all=False, cluster=cluster_id, filters=["state_reason=Held"], limit=MOST_HELD,
-            forecast=False,
-        )  # fmt: skip
-    except NotFound:  # it was deleted meanwhile
-        return
-    if count:
-        names = [job["submission_id"] for job in held]
-        more = f" and {count - len(names)} more" if count > len(names) else ""
-        call.note(
-            f"on hold, so {cli.words.named(cluster_id)} waits for them: {', '.join(names)}{more};"
-            f" vctl job release {names[0]}, or vctl job stop {names[0]}"
-        )
+def _tell_not_due(call: Call, data: "RemovedCluster") -> None:
+    """Say which jobs keep a cluster that is to be deleted although they may not start yet, and until when."""
+    kept_by, name = data["kept_by"], cli.words.named(data["cluster_id"])
+    held = [job for job in kept_by if job["state_reason"] == HELD]
+    later = [job for job in kept_by if job["state_reason"] != HELD]
+    for some, what in ((held, "on hold"), (later, "not due yet")):
+        if some:
+            names = [_not_due(job) for job in some[:MOST_NAMED]]
+            more = f" and {len(some) - len(names)} more" if len(some) > len(names) else ""
+            ref = some[0]["submission_id"]
+            release = f"vctl job release {ref}, or " if some is held else ""
+            call.note(
+                f"{what}, so {name} waits for them: {', '.join(names)}{more}; {release}vctl job stop {ref}"
+            )
+
+
+def _not_due(job: "NotDue") -> str:
+    members = f" ({job['members']} members)" if job["members"] > 1 else ""
+    why = "" if job["state_reason"] == HELD else f" ({job['message']})"
+    return f"{job['submission_id']}{members}{why}"
 
 
 def _deleted_if_unused(

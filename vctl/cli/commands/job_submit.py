@@ -45,11 +45,7 @@ def submit(
             help="Submit a job for each line, all or none: JSON with the fields of POST /api/v1/jobs.",
         ),
     ] = None,
-    env: cli.submission.Env = None,
-    env_file: cli.submission.EnvFile = None,
-    working_dir: cli.submission.WorkingDir = None,
-    metadata: cli.submission.Metadata = None,
-    metadata_json: cli.submission.MetadataJson = None,
+    around: Annotated[Given, cli.submission.OPTIONS] = None,
     runtime_env_json: Annotated[
         str | None,
         Opt(
@@ -91,13 +87,8 @@ def submit(
             fix=f"for example `{call.command.examples[0]}`; see `vctl {path} --help`",
         )
     runtime_env = cli.submission.runtime_env_of(runtime_env_json)
-    variables, directory = cli.submission.surroundings(env, env_file, working_dir, runtime_env)
+    values |= cli.submission.collected(around, runtime_env)
     values |= cli.submission.for_ray(call, runtime_env, values)
-    values |= {
-        "env": variables,
-        "cwd": directory,
-        "metadata": cli.submission.metadata(metadata, metadata_json),
-    }
     values["job_scope"] = call.config.get("job_scope")
     values.setdefault("grace_s", call.config.get("kill_grace"))
     values.setdefault("notify", call.config.get("notify"))
@@ -146,7 +137,7 @@ def _submit_lines(
     call: Call, file: str, values: dict[str, Any], *, no_wait: bool, stop_on_interrupt: bool, progress: bool
 ) -> Answer | int:
     """Submit a job for each line of a file, which this process reads."""
-    directory = values.pop("cwd")
+    directory = values.pop("cwd", None)
     lines = [_with_options(line, values) for line in spec.source.read_lines(file, "a job", "--from")]
     try:
         submitted = jobs.submit_many(call.backend, lines, cwd=directory)
@@ -172,7 +163,7 @@ def _with_options(line: Any, values: dict[str, Any]) -> Any:
     if not isinstance(line, dict):
         return line
     both = {
-        field: {**values[field], **line[field]}
+        field: {**values.get(field, {}), **line[field]}
         for field in ("env", "metadata")
         if isinstance(line.get(field), dict)
     }
@@ -191,11 +182,7 @@ def rerun(
     call: Call,
     jobs_: jobs.Jobs,
     options: Annotated[Given, Together.of(jobs.rerun, but=("ref", "entrypoint"))],
-    env: cli.submission.Env = None,
-    env_file: cli.submission.EnvFile = None,
-    working_dir: cli.submission.WorkingDir = None,
-    metadata: cli.submission.Metadata = None,
-    metadata_json: cli.submission.MetadataJson = None,
+    around: Annotated[Given, cli.submission.OPTIONS] = None,
     no_wait: NoWait = False,
     stop_on_interrupt: StopOnInterrupt = False,
     progress: WithProgress = False,
@@ -207,11 +194,7 @@ def rerun(
     metadata are put on top of its own. With --failed, the members of an array that failed or were stopped run again
     under their own indices in the same array, and their logs go on.
     """
-    values = dict(options or {})
-    variables, directory = cli.submission.surroundings(env, env_file, working_dir, {})
-    about = cli.submission.metadata(metadata, metadata_json)
-    given = {"env": variables or None, "cwd": directory, "metadata": about or None}
-    values |= {name: value for name, value in given.items() if value is not None}
+    values = {**(options or {}), **cli.submission.collected(around, {})}
     call.note(cli.submission.small_amounts(call.written))
     if not no_wait:
         call.require_scheduler()
@@ -243,23 +226,14 @@ def edit(
     call: Call,
     options: Annotated[Given, Together.of(jobs.edit, but=("ref",))],
     jobs_: jobs.Jobs,
-    env: cli.submission.Env = None,
-    env_file: cli.submission.EnvFile = None,
-    working_dir: cli.submission.WorkingDir = None,
-    metadata: cli.submission.Metadata = None,
-    metadata_json: cli.submission.MetadataJson = None,
+    around: Annotated[Given, cli.submission.OPTIONS] = None,
 ) -> Answer:
     """Change what waiting jobs ask for, or the time limit of running ones.
 
     A waiting job is judged with its new request as at its submit, and nothing changes if it is refused. none takes away
     what an option gave: a time limit, a begin time, dependencies. Of an array, what waits is changed.
     """
-    values = dict(options or {})
-    variables, directory = cli.submission.surroundings(env, env_file, working_dir, {})
-    about = cli.submission.metadata(metadata, metadata_json)
-    values |= {
-        name: value for name, value in (("env", variables), ("cwd", directory), ("metadata", about)) if value
-    }
+    values = {**(options or {}), **cli.submission.collected(around, {})}
     call.note(cli.submission.small_amounts(call.written))
     names = cli.matching.expanded(call, jobs_, (jb.PENDING, jb.RUNNING))
     edited = [jobs.edit(call.backend, name, **values) for name in names]

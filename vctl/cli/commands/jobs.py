@@ -6,7 +6,7 @@ from typing import Annotated
 from vctl import cli
 from vctl.cli import output
 from vctl.cli.call import Call
-from vctl.cli.common import CHANGES, CHOICES, LISTS, READS, Raw, Timeout, WithProgress
+from vctl.cli.common import CHANGES, CHOICES, LISTS, READS, Follow, Raw, Tail, Timeout, WithProgress
 from vctl.cli.declare import COMMANDS, command, shows
 from vctl.cli.output import Answer, Data, listing, single, single_by
 from vctl.core import jobs as jb
@@ -82,16 +82,8 @@ shows(
 def logs(
     call: Call,
     job: jobs.JobRef,
-    follow: Annotated[
-        bool,
-        Opt(
-            "-f",
-            "--follow",
-            waits=True,
-            help="Follow the output until the job ends, and return its exit code.",
-        ),
-    ] = False,
-    tail: Annotated[int | None, Opt("-n", "--tail", help="Only the last N lines.")] = None,
+    follow: Follow = False,
+    tail: Tail = None,
     raw: Raw = False,
     progress: WithProgress = False,
 ) -> int:

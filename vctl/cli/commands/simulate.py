@@ -1,6 +1,7 @@
 """``vctl simulate``: recorded, given or modelled work under another policy or on another machine."""
 
 import sys
+import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -107,8 +108,8 @@ def simulate(
         if trace is None
         else ops.simulate.read_trace(trace, per_node=ops.simulated.processors_of(each)),
         model=None if model is None else ops.simulated.Model(**of_model),  # type: ignore[arg-type]  # as declared above
-        since_ns=None if since is None else _moment(since, "--since"),
-        until_ns=None if until is None else _moment(until, "--until"),
+        since=None if since is None else spec.options.parse_since(since, time.time(), "--since"),
+        until=None if until is None else spec.options.parse_since(until, time.time(), "--until"),
         cluster=_scope(call, cluster, recorded=trace is None and model is None),
         policies=tuple(policy or ()),
         nodes=tuple(_number(text) for text in nodes or ()),
@@ -151,12 +152,6 @@ def _number(text: str) -> int:
     if not (text.isascii() and text.isdigit() and 0 < len(text) < 10 and int(text)):
         raise BadSpec(f"--nodes: {text} is not a number of nodes", fix="write --nodes 256")
     return int(text)
-
-
-def _moment(text: str, path: str) -> int:
-    import time
-
-    return int(spec.options.parse_since(text, time.time(), path) * 1e9)
 
 
 def _resources(call: Call, given: str | None) -> dict[str, int] | None:

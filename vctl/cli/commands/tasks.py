@@ -4,7 +4,7 @@ from typing import Annotated
 
 from vctl import cli
 from vctl.cli.call import Call
-from vctl.cli.common import CHANGES, LISTS, NAMES_OUTPUTS, READS, SINCE, STATE, Raw, Timeout, WithProgress
+from vctl.cli.common import CHANGES, LISTS, NAMES_OUTPUTS, READS, SINCE, STATE, Timeout, WithProgress
 from vctl.cli.declare import command, shows
 from vctl.cli.output import Answer, done, each, listing, single_by
 from vctl.operations import tasks
@@ -94,17 +94,9 @@ shows(
 def logs(
     call: Call,
     task: TaskRef,
-    follow: Annotated[
-        bool,
-        Opt(
-            "-f",
-            "--follow",
-            waits=True,
-            help="Follow the output until the task ends, and return its exit code.",
-        ),
-    ] = False,
-    tail: Annotated[int | None, Opt("-n", "--tail", help="Only the last N lines.")] = None,
-    raw: Raw = False,
+    follow: cli.common.Follow = False,
+    tail: cli.common.Tail = None,
+    raw: cli.common.Raw = False,
     progress: WithProgress = False,
 ) -> int:
     """Print the output of a task."""

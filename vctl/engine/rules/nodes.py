@@ -14,6 +14,7 @@ from vctl.core.resources import Amounts, beyond, least_of, total
 from vctl.core.values import replace
 from vctl.engine.changes import (
     Change,
+    ClusterRemoved,
     LeaseGranted,
     LeaseReturned,
     NodeChanged,
@@ -79,7 +80,9 @@ def upkeep(
     if sweep and (parts := tuple(empty_parts(state.ledger))):
         yield VNodesChanged(parts)
     if state.ledger.removing:
-        yield from clusters.removed(clusters.InState(state))
+        for removed in clusters.removed(clusters.InState(state)):
+            yield removed
+            yield from _loans_ended(state, removed, now, number)
 
 
 # ---- replacement ----
@@ -127,6 +130,18 @@ def _borrowed_alive(ledger: Ledger, cluster_id: str) -> Amounts:
         return total(vnode.allocation.amounts for vnode in alive)
     flexible = total(vnode.allocation.amounts for vnode in alive if vnode.kind == FLEXIBLE)
     return beyond(flexible, ledger.clusters[cluster_id].spec.flexible_min)
+
+
+def _loans_ended(
+    state: SchedulerState, removed: ClusterRemoved, now: int, number: Callable[[], int]
+) -> Iterator[Change]:
+    """End what a removed cluster had lent to the gangs of jobs beside it: they have that from their parent now."""
+    ledger = state.ledger
+    lent = [state.leases[lease_id] for lease_id in removed.lent if lease_id in state.leases]
+    for borrower_id in dict.fromkeys(lease.borrower_id for lease in lent):
+        cluster = ledger.clusters[borrower_id]
+        if cluster.kind == JOB and cluster.parent_id == removed.lender_id:
+            yield from leases_settled(ledger, borrower_id, _entry(state, borrower_id), now, number)
 
 
 def leases_settled(

@@ -73,6 +73,9 @@ def main(words: list[str]) -> "NoReturn":
     ray = raylets.program(command, os.environ.get("PATH", os.defpath))
     if ray is None:
         _refuse(f"cannot start Ray: it is not installed; pip install '{raylets.PACKAGE}'", 127)
+    runtime_env = raylets.to_install(os.environ.get(raylets.JOB_CONFIG, ""))
+    if runtime_env and kind == LAZY:
+        kind = PLAIN  # Ray installs its packages before the command starts
     driver = os.getpid()
     for name in raylets.ELSEWHERE:
         os.environ.pop(name, None)
@@ -84,24 +87,23 @@ def main(words: list[str]) -> "NoReturn":
         Keeper(ray, nodes, folder, driver, theirs).keep(kind)
     os.waitpid(child, 0)
     os.close(theirs)
-    with open(ours, "rb") as answer:
-        reply = answer.read()
+    with open(ours, "rb") as keeper:
+        reply = keeper.read()
     if not reply:
         sys.exit(1)  # the keeper has said why
-    os.environ.update(json.loads(reply))
-    os.environ.update(installed(ray))
+    answer = json.loads(reply)
+    os.environ.update(answer["variables"])
+    if runtime_env:
+        os.environ.update(installed(answer["python"], runtime_env))
     try:
         os.execvp(command[0], command)
     except OSError as error:
         _refuse(f"cannot run {command[0]}: {error.strerror}", 126)
 
 
-def installed(ray: str) -> dict[str, str]:
+def installed(python: str, runtime_env: "dict[str, Any]") -> dict[str, str]:
     """Has Ray install the packages of the job's ``runtime_env``; the variables with which the command finds them."""
-    runtime_env = raylets.to_install(os.environ.get(raylets.JOB_CONFIG, ""))
-    if not runtime_env:
-        return {}
-    words = [raylets.python_of(ray), _PACKAGES]
+    words = [python, _PACKAGES]
     done = subprocess.run(words, input=json.dumps(runtime_env).encode(), stdout=subprocess.PIPE, check=False)
     if done.returncode:
         _refuse("Ray has not installed the packages of the runtime_env", 1)
@@ -259,7 +261,7 @@ class Keeper(Parent):
         """Let the command start, if it has not started yet. ``more``: variables for its environment."""
         if self.answer is not None:
             variables = {**self.access, **raylets.ways(os.environ, self.folder), **more}
-            os.write(self.answer, json.dumps(variables).encode())
+            os.write(self.answer, json.dumps({"python": self.python, "variables": variables}).encode())
             os.close(self.answer)
             self.answer = None
 

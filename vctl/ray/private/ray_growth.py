@@ -15,14 +15,13 @@ MYPY = False
 if MYPY or __package__:
     from typing import Any
 
-    from vctl.ray.private import ray_demand, ray_gcs, ray_join, ray_parent, raylets
+    from vctl.ray.private import ray_demand, ray_gcs, ray_join, ray_parent
     from vctl.ray.private.ray_parent import Parent, say
 else:
     import ray_demand
     import ray_gcs
     import ray_join
     import ray_parent
-    import raylets
     from ray_parent import Parent, say
 
 RAYLET, HOLD = "ray-raylet", "ray-hold"
@@ -97,7 +96,7 @@ class RayletGrowth:
 
     def _watch(self) -> None:
         parent = self.parent
-        words = [raylets.python_of(parent.ray), ray_parent.GCS, parent.address, ray_gcs.WATCH, f"{POLL_S:g}"]
+        words = [parent.python, ray_parent.GCS, parent.address, ray_gcs.WATCH, f"{POLL_S:g}"]
         self.line = b""  # the one before may have ended within a line
         self.output, theirs = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
         os.set_blocking(theirs, True)

@@ -64,6 +64,8 @@ class Parent:
 
     def __init__(self, ray: str, folder: str) -> None:
         self.ray, self.folder = ray, folder
+        self.python = ""
+        """The Python that has Ray; known when a raylet runs."""
         self.log = f"{folder}/start.log"
         self.address = ""
         self.env: dict[str, str] = {}
@@ -92,16 +94,18 @@ class Parent:
         words = ["start", f"--temp-dir={self.folder}/{TEMPORARY}", *options, *raylets.arguments(part, name)]
         with self.place():
             code = self.run(words, env, cores)
-        pids = [
-            pid for pid in self.pids(b"/raylet") if b"--node-name=" + name.encode() in processes.command(pid)
+        found = [
+            (pid, command)
+            for pid in self.pids(b"/raylet")
+            if b"--node-name=" + name.encode() in (command := processes.command(pid))
         ]
-        if code or not pids:
-            for pid in pids:
+        if code or not found:
+            for pid, _ in found:
                 processes.send(pid, signal.SIGKILL)  # it was too slow for Ray, which gives up after 30 s
             raise Failed(f"`ray start` ended with {code}:\n{self.last_lines()}")
-        mark = b"--node_id="
-        ids = [word[len(mark) :].decode() for word in processes.command(pids[0]) if word.startswith(mark)]
-        return pids[0], "".join(ids)
+        (pid, command), *_ = found
+        self.python = raylets.python_of(command)
+        return pid, raylets.node_id_of(command)
 
     def place(self) -> "socket.socket":
         """Wait until fewer starts of Ray are under way on this machine than it has CPUs; the returned place is one.
@@ -148,16 +152,19 @@ class Parent:
 
     def drain(self, node_id: str, reason: str, seconds: float, text: str) -> bool:
         """Ask Ray to drain a node: no new work, an end when its work is done. True if Ray accepts."""
-        python = raylets.python_of(self.ray)
-        words = [python, GCS, self.address, "drain", node_id, reason, f"{seconds:g}", text]
+        words = [self.python, GCS, self.address, "drain", node_id, reason, f"{seconds:g}", text]
         with open(self.log, "ab") as log:
             return not self.finish(words, self.env, log)
 
     def note_death(self, node_id: str) -> None:
         """Tell Ray that a node is dead, which it would find out seconds later, and count it until then."""
-        words = [raylets.python_of(self.ray), GCS, self.address, ray_gcs.END, node_id]
+        words = [self.python, GCS, self.address, ray_gcs.END, node_id]
         with open(self.log, "ab") as log:
-            self.finish(words, self.env, log)
+            if self.finish(words, self.env, log):
+                say(
+                    "Ray has not been told that a raylet has ended, and counts its resources until it notices:\n"
+                    + self.last_lines()
+                )
 
     def pids(self, suffix: bytes) -> list[int]:
         """Pids of the descendants whose program has this suffix."""

@@ -3,6 +3,7 @@
 import hashlib
 import json
 import os
+import shlex
 import shutil
 import socket
 import sys
@@ -62,15 +63,22 @@ def path_with(ray: str, path: str) -> str:
     return path if beside in path.split(os.pathsep) else f"{beside}{os.pathsep}{path}"
 
 
-def python_of(ray: str) -> str:
-    """The Python that has Ray: the interpreter in the first line of Ray's command, else one beside it."""
-    with open(ray, "rb") as file:
-        first = file.readline().decode(errors="replace").strip()
-    named = first[2:].strip()
-    if first.startswith("#!/") and "python" in named and " " not in named:
-        return named
-    beside = [os.path.join(os.path.dirname(ray), name) for name in ("python3", "python")]
-    return next((path for path in beside if os.access(path, os.X_OK)), "python3")
+def python_of(raylet: "list[bytes]") -> str:
+    """The Python that has Ray, from the words of a raylet: it starts Ray's workers with it.
+
+    Ray's command would not say: it may be a script of a shell anywhere.
+    """
+    return shlex.split(_option(raylet, "python_worker_command"))[0]
+
+
+def node_id_of(raylet: "list[bytes]") -> str:
+    """The id of a raylet's node in Ray, from its words."""
+    return _option(raylet, "node_id")
+
+
+def _option(words: "list[bytes]", name: str) -> str:
+    mark = f"--{name}=".encode()
+    return next(word[len(mark) :].decode() for word in words if word.startswith(mark))
 
 
 def environment(access: "dict[str, str]", folder: str) -> dict[str, str]:
