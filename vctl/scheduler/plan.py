@@ -252,23 +252,23 @@ def has_room(ledger: Ledger, start: Start | TaskStart, *, anyway: bool = False) 
             ledger.capacities[vnode.parent_id or ""].give_back(vnode.allocation)
 
 
-def apply(ledger: Ledger, start: Start | TaskStart, run_id: str | None = None) -> None:
+def apply(ledger: Ledger, start: Start | TaskStart) -> None:
     """Apply the growth of a start to a ledger, and take its resources there."""
     for step in start.growth:
         apply_growth(ledger, step)
-    take(ledger, start, run_id or start.run_id)
+    take(ledger, start)
 
 
-def take(ledger: Ledger, start: Start | TaskStart, run_id: str) -> None:
+def take(ledger: Ledger, start: Start | TaskStart) -> None:
     """Take the resources of a start whose growth is applied already."""
     if start.cluster is not None:
         ledger.put_cluster(start.cluster)
         ledger.assign_all(start.vnodes)
-    ledger.charge(run_id, start.vnode_id, start.allocation)
+    ledger.charge(start.run_id, start.vnode_id, start.allocation)
 
 
 def revert(ledger: Ledger, start: Start | TaskStart) -> None:
-    """Undo ``apply`` of a start under its own ``run_id``."""
+    """Undo ``apply`` of a start."""
     ledger.discharge(start.run_id)
     if start.cluster is not None:
         ledger.remove_cluster(start.cluster.cluster_id)

@@ -292,7 +292,7 @@ class _Trial:
             start = TaskStart(work, tuple(steps), vnode.vnode_id, vnode.node_id, allocation)
         else:
             start = start_of(self.ledger, work, placed, steps)
-        take(self.ledger, start, start.run_id)
+        take(self.ledger, start)
         return start
 
     def undo(self) -> None:

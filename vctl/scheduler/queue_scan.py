@@ -549,7 +549,7 @@ class QueueScan:
 
     def _take(self, start: Start) -> Start:
         self._table.drop_views()
-        take(self.ledger, start, start.run_id)
+        take(self.ledger, start)
         return start
 
     def _count(self, start: Start) -> None:

@@ -175,7 +175,7 @@ class Player:
         if trial and start.cluster and trial.settle(job.job_id, start.cluster, start.vnodes):
             self.ledger.charge(start.run_id, start.vnode_id, start.allocation)
         else:
-            take(self.ledger, start, start.run_id)
+            take(self.ledger, start)
         for change in granted_to_gang(start.vnodes, loans, self.now_ns, self._lease_ids.__next__):
             self.ledger.put_lease(change.lease)
         self._unmark(self.queues[job.parent_id], job.job_id)
