@@ -91,9 +91,9 @@ def history(seed: int, placements: int) -> Iterator[tuple[Ledger, TaskStart]]:
         ledger.joined.clear()
         for start in round_.starts:
             assert still_fits(ledger, start)
-            apply(ledger, start, start.task.task_id)
+            apply(ledger, start)
             queues[start.task.cluster_id].drop(start.task.task_id)
-            running.append(start.task.task_id)
+            running.append(start.run_id)
             placed += 1
             yield ledger, start
         for wait in round_.waits:

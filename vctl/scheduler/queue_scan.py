@@ -11,7 +11,6 @@ from contextlib import AbstractContextManager, nullcontext
 from functools import cache, cached_property
 
 from vctl.core import jobs as jb
-from vctl.core import resources as rs
 from vctl.core.jobs import PendingJob, RunningJob
 from vctl.core.ledger import Ledger
 from vctl.core.queue_policy import BACKFILL, FAIR, STRICT
@@ -556,7 +555,7 @@ class QueueScan:
 
     def _take(self, start: Start) -> Start:
         self._table.drop_views()
-        take(self.ledger, start, start.run_id)
+        take(self.ledger, start)
         return start
 
     def _count(self, start: Start) -> None:
@@ -568,10 +567,7 @@ class QueueScan:
         self.running.put(RunningJob.begun(job, start.cluster_id, start.run_id, self.now_ns))
         self._table.note_start(start)
         if self.shares is not None:
-            allocations = [vnode.allocation for vnode in start.vnodes] or [start.allocation]
-            self.shares.add(
-                job.parent_id, job.user, rs.total(allocation.amounts for allocation in allocations)
-            )
+            self.shares.add(job.parent_id, job.user, start.held)
 
     def _verdict(self, job: PendingJob, found: Unplaced, nominations: frozenset[int]) -> Verdict:
         depends = nominations or self.ledger.clusters[job.parent_id].spec.flexible
