@@ -240,9 +240,7 @@ def as_they_end(world: World, monkeypatch: pytest.MonkeyPatch, seed: int) -> int
 
 
 @pytest.mark.parametrize("how", [in_one_round, as_they_end])
-@pytest.mark.parametrize(
-    "seed", [*range(6), *(pytest.param(n, marks=pytest.mark.slow) for n in range(6, 60))]
-)
+@pytest.mark.parametrize("seed", range(10))
 def test_positions_are_the_order_of_the_starts(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, how: Callable[..., int], seed: int
 ) -> None:

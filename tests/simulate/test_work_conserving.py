@@ -21,7 +21,7 @@ from vctl.simulate.workload import Arrival
 
 pytestmark = spec("9.conserving", "9.lending")
 
-IN_CI, ALL = range(3), range(3, 200)
+IN_CI, ALL = range(6), range(6, 200)
 
 
 @pytest.mark.not_fast("takes seconds")
@@ -42,7 +42,7 @@ def test_a_tree_that_lends_does_what_one_queue_does(seeds: range) -> None:
 
 @pytest.mark.not_fast("takes seconds")
 @pytest.mark.parametrize(
-    "seed", [*range(3), *(pytest.param(n, marks=pytest.mark.slow) for n in range(3, 100))]
+    "seed", [*range(5), *(pytest.param(n, marks=pytest.mark.slow) for n in range(5, 100))]
 )
 def test_no_job_waits_that_would_start_if_everything_idle_were_home(
     seed: int, monkeypatch: pytest.MonkeyPatch
