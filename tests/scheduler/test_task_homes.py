@@ -136,6 +136,7 @@ def check(seed: int, placements: int) -> None:
             assert held["CPU"] <= 4 * rs.SCALE  # its maximum
 
 
+@pytest.mark.not_fast("takes seconds")
 @pytest.mark.parametrize("seed", SEEDS)
 def test_a_task_never_leaves_its_cluster(seed: int) -> None:
     check(seed, PLACEMENTS // len(SEEDS))
