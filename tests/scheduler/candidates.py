@@ -11,6 +11,7 @@ from vctl.core.labels import VCLUSTER_ID, VNODE_ID, Condition
 from vctl.core.ledger import Ledger
 from vctl.core.nodes import Node
 from vctl.core.resources import SCALE, Allocation
+from vctl.scheduler import plan as pl
 
 POLICIES = ("PACK", "SPREAD", "STRICT_PACK", "STRICT_SPREAD")
 NAMES = {"c": "CPU", "g": "GPU", "m": "memory"}
@@ -31,6 +32,14 @@ def ledger(nodes: str | Sequence[str], labels: Mapping[str, str] | None = None) 
         template = text.strip().replace(" ", "")
         result.put_node(Node(f"n{number}", template, rs.whole_node(amounts(text)), labels=own))
     return result
+
+
+def run(world: Ledger, start: pl.Start, run_id: str) -> None:
+    """Carry out a start: its process has a name of its own then."""
+    with pl.unnoted(world):
+        pl.apply(world, start)
+        world.discharge(start.run_id)
+        world.charge(run_id, start.vnode_id, start.allocation)
 
 
 def slice_cluster(world: Ledger, cluster_id: str, slots: str) -> None:

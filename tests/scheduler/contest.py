@@ -103,7 +103,7 @@ class Contest:
             assert pl.still_fits(self.ledger, start)
             job = start.job
             run_id = f"run-{job.job_id}"
-            pl.apply(self.ledger, start, run_id)
+            g.run(self.ledger, start, run_id)
             self.queue.drop(job.job_id)
             self._unmark(job.job_id)
             self.begun[job.job_id] = Begun(start, run_id)

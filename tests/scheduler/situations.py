@@ -56,7 +56,7 @@ def build(seed: int) -> Case | None:
     running: list[RunningHolder] = []
     plan = decide(world, queues_of(first), now_ns=0)
     for start in plan.starts:
-        pl.apply(world, start, run := f"run-{start.job.job_id}")
+        g.run(world, start, run := f"run-{start.job.job_id}")
         own = None if start.cluster is None else start.cluster.cluster_id
         running.append(
             RunningHolder(start.job.job_id, start.job.submission_id, start.job.priority, own, (run,))

@@ -18,7 +18,6 @@ from vctl.core.nodes import ALIVE, DEAD, DRAINED, Node
 from vctl.core.resources import CPU, SCALE, whole_node
 from vctl.core.tasks import PendingTask
 from vctl.core.values import replace
-from vctl.scheduler import plan as pl
 from vctl.scheduler.cycle import decide
 from vctl.scheduler.explain.trial import RunningHolder, Situation
 from vctl.scheduler.explain.whatif import ProposedChange, Trials
@@ -36,7 +35,7 @@ def job(number: int = 9, spec: str = "PACK: 4c", parent: str = PRIMARY, **fields
 
 def running(world: Ledger, number: int, spec: str, parent: str = PRIMARY, priority: int = 0) -> RunningHolder:
     (start,) = decide(world, queues_of([job(number, spec, parent)]), now_ns=0).starts
-    pl.apply(world, start, f"r{number}")
+    g.run(world, start, f"r{number}")
     assert start.cluster is not None
     return RunningHolder(number, f"j{number}", priority, start.cluster.cluster_id, (f"r{number}",))
 

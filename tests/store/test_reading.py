@@ -25,6 +25,7 @@ def malformed() -> sqlite3.DatabaseError:
 
 
 def test_tables_that_are_sound_are_not_called_damaged(tmp_path: Path) -> None:
+    others = set(opened)
     with Store.open(tmp_path) as store:
         store.write_heartbeat({})
         before = set(os.listdir("/proc/self/fd"))
@@ -34,7 +35,7 @@ def test_tables_that_are_sound_are_not_called_damaged(tmp_path: Path) -> None:
         assert "restore" not in found.fix
     found = known(malformed())  # as the command line asks, which has closed them
     assert isinstance(found, DiskTrouble)
-    assert not opened
+    assert opened <= others
 
 
 def test_tables_that_cannot_be_read_are_not_called_damaged(tmp_path: Path) -> None:

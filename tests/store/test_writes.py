@@ -34,6 +34,7 @@ EXCEPTIONS = {
     "database.apply_migrations head": "the format of the tables after a migration",
     "database.disown head": "another journal begins with a restored copy",
     "database.disown meta": "no records of processes belong to a restored copy",
+    "database.disown runs_ahead": "a run that a restored copy has assigned ahead may run or be over by now",
     "feed.delete_until changes": "the journal is cut in front",
     "feed.delete_until events": "the journal is cut in front",
     "feed.forget_changes changes": "changes that every scheduler has read",
