@@ -6,6 +6,7 @@ import fcntl
 import os
 import signal
 import subprocess
+import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -13,7 +14,7 @@ from pathlib import Path
 import hypothesis
 import pytest
 
-from tests import fast, ray_guard
+from tests import fast, order, ray_guard
 from tests.warm import Nursery
 from vctl.ops import background
 from vctl.runtime import processes
@@ -32,10 +33,19 @@ hypothesis.settings.load_profile("ci" if os.environ.get("CI") else "default")
 
 LEAVE_S = 20.0
 
+# Else each of the thousand commands of a run would compile vctl anew, and each worker all tests.
+sys.dont_write_bytecode = False
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
     """``-m fast`` does not import the other tests: that took as long as a third of the fast ones."""
     return True if config.option.markexpr == "fast" and fast.is_outside(collection_path) else None
+
+
+def pytest_xdist_auto_num_workers(config: pytest.Config) -> int | None:
+    """For ``-n auto``."""
+    return order.workers(config)
 
 
 @pytest.hookimpl(tryfirst=True)  # before pytest chooses by mark
@@ -47,6 +57,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     if left_out:
         config.hook.pytest_deselected(items=left_out)
         items[:] = [item for item in items if item not in left_out]
+    items.sort(key=order.turn)
 
 
 @pytest.fixture(autouse=True)

@@ -10,7 +10,7 @@ from __future__ import annotations
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Set
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -82,8 +82,8 @@ def _refuse_call(event: str) -> None:
         raise NotFast(f"a fast test called {event}")
 
 
-def _on_audit(event: str, args: object) -> None:
-    if event in FORBIDDEN:
+def _on_audit(event: str, args: object, forbidden: Set[str] = frozenset(FORBIDDEN)) -> None:
+    if event in forbidden:  # the names of this module are gone when the interpreter ends
         _refuse_call(event)
 
 

@@ -8,10 +8,11 @@ import sys
 import threading
 import time
 from collections.abc import Callable
+from types import SimpleNamespace
 
 import pytest
 
-from tests import fast
+from tests import fast, order
 from tests.specification import spec
 
 pytestmark = spec("13.help")
@@ -99,3 +100,42 @@ def test_each_part_is_marked(part: str, request: pytest.FixtureRequest) -> None:
     collected = [item for item in request.session.items if item.path.is_relative_to(path)]
     marked = [item for item in collected if item.get_closest_marker("fast")]
     assert marked or not collected
+
+
+def test_commands_are_compiled_once() -> None:
+    """A variable of the caller would have each of a thousand commands compile all of vctl."""
+    command = [sys.executable, "-c", "import sys; print(sys.dont_write_bytecode)"]
+    assert subprocess.run(command, check=True, capture_output=True, text=True).stdout == "False\n"
+    assert not sys.dont_write_bytecode
+
+
+def test_the_interpreter_ends_without_a_word() -> None:
+    """The hook that watches calls outlives the names of its module."""
+    command = [
+        sys.executable,
+        "-c",
+        "import sys, tests.fast; vars(sys.modules['tests.fast']).update(FORBIDDEN=None)",
+    ]
+    done = subprocess.run(command, check=True, capture_output=True, text=True, cwd=fast.TESTS.parent)
+    assert done.stderr == ""
+
+
+def test_those_with_ray_come_first_and_the_short_ones_last(request: pytest.FixtureRequest) -> None:
+    order_of = [order.turn(item) for item in request.session.items]
+    assert order_of == sorted(order_of)
+    ray = SimpleNamespace(fixturenames=["tmp_path", "alone_with_ray"])
+    assert order.turn(ray) < order.turn(request.node)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("words", "marks", "more"), [("auto", "", 1), ("auto", "fast", None), (None, "", None)]
+)
+def test_tests_that_wait_have_more_workers_than_cores(
+    monkeypatch: pytest.MonkeyPatch, words: str | None, marks: str, more: int | None
+) -> None:
+    monkeypatch.delenv("PYTEST_XDIST_AUTO_NUM_WORKERS", raising=False)
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: {0, 1})
+    config = SimpleNamespace(option=SimpleNamespace(numprocesses=words, markexpr=marks))
+    assert order.workers(config) == (None if more is None else 2 + more)  # type: ignore[arg-type]
+    monkeypatch.setenv("PYTEST_XDIST_AUTO_NUM_WORKERS", "7")
+    assert order.workers(config) is None  # type: ignore[arg-type]

@@ -7,6 +7,8 @@ import pytest
 
 from tests.cli.conftest import Cli, python
 from tests.specification import spec
+from vctl.cli import tree_changes
+from vctl.cli.screen import Screen
 
 pytestmark = spec("7.admission", "7.tree-file", "13.output")
 
@@ -148,3 +150,23 @@ def test_a_mistake_names_its_place_in_the_file(nodes: Cli, tmp_path: Path) -> No
     )
     assert nodes("vc plan -f nope.yaml").code == 2
     assert nodes("vc plan").code == 2
+
+
+def test_a_plan_has_no_line_longer_than_the_terminal_and_breaks_long_ones_below_each_other() -> None:
+    name = "research-group-with-a-long-name-0001"
+    spec_ = {"flexible_resource_min": {"CPU": 4, "memory": 4 << 30}, "flexible_resource_max": {"CPU": 12}}
+    changes = [
+        {
+            "action": "create", "cluster_id": name, "parent_id": "primary", "before": None,
+            "after": {"id": name, "parent": "primary", "divisible": True, "spec": spec_},
+            "blockers": ["No enough nodes to add to the virtual cluster. The replica sets are shown below."],
+        },
+    ]  # fmt: skip
+    summary = {"create": 1, "update": 0, "delete": 0, "unchanged": 0, "blocked": 1}
+    screen = Screen(width=50)
+    drawn = screen.finish(tree_changes.draw(screen, {"changes": changes, "summary": summary}))
+    lines = [line for some in drawn for line in some.split("\n")]
+    assert max(map(len, lines)) <= 50, lines
+    of_change = lines[next(at for at, line in enumerate(lines) if line.startswith("    ")) : -2]
+    assert len(of_change) > 3
+    assert all(line.startswith("    ") for line in of_change), lines

@@ -78,8 +78,8 @@ def test_words_that_are_wrong(hostile: Cli) -> None:
     """Errors repeat words; they and ``-o json`` show them as letters."""
     ends = ([EVIL], [f"--{EVIL}"], [f"--{EVIL}={EVIL}"], ["-o", EVIL], ["--columns", EVIL], ["--sort", EVIL],
             ["--filter", EVIL], ["-c", EVIL], ["--spec", f"@{EVIL}"], ["--resources", EVIL])  # fmt: skip
-    for path in ("", "job", "vc", "help", "ps", "job status", "job submit", "vc get", "node add", "vc create", "why",
-                 "list jobs", "lease list", "demand", "task list", "simulate", "completion"):  # fmt: skip
+    for path in ("", "job", "vc", "help", "ps", "job status", "job submit --no-wait", "vc get", "node add", "vc create",
+                 "why", "list jobs", "lease list", "demand", "task list", "simulate", "completion"):  # fmt: skip
         for end in ends:
             for words in ([*path.split(), *end], [*path.split(), "-o", "json", *end]):
                 ran = hostile(*words) if len(words) > 1 else hostile(*words, "-h")

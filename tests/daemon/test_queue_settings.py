@@ -86,8 +86,12 @@ def test_another_policy_judges_nothing_anew(life: Life) -> None:
     def verdicts() -> list[Verdict | None]:
         assert life.scheduler is not None
         assert life.scheduler.state is not None
-        queues = life.scheduler.state.queues
-        return [one.blocked for name in "ab" for one in queues[name].shapes.values()]
+        state = life.scheduler.state
+        return [
+            queue.blocked(state.ledger, one)
+            for queue in (state.queues[name] for name in "ab")
+            for one in queue.shapes.values()
+        ]
 
     before = verdicts()
     assert len(before) == 2

@@ -22,7 +22,7 @@ from vctl.engine.rules.ends import processes
 from vctl.engine.rules.leases import regained
 from vctl.engine.rules.starts import Supply, starts
 from vctl.engine.state import SchedulerState
-from vctl.scheduler.queue_scan import OVERTAKEN
+from vctl.scheduler.orders import OVERTAKEN
 
 pytestmark = spec("8.arrays", "8.orders", "9.conserving")
 

@@ -83,3 +83,17 @@ def test_what_runs_or_is_over_is_not_left() -> None:
     found.leave("a", 12)
     assert found.array_limits == {}
     assert found.to_unfold() == []
+
+
+def test_without_a_limit_a_window_made_by_a_rerun_is_the_one_that_the_tables_give() -> None:
+    """The window goes with the last row for several members; those that still run are not asked when it comes back."""
+    rest = REST.member(13, 2)
+    followed = limits(None, own(10), rest)
+    followed.run("a", 10)
+    followed.leave("a", 13)
+    assert "a" not in followed.array_limits
+    followed.limit("a", None)
+    followed.put(rest)
+    loaded = limits(None, rest)
+    loaded.run("a", 10)
+    assert followed.array_limits == loaded.array_limits

@@ -13,6 +13,7 @@ import hypothesis
 import pytest
 import schemathesis
 from hypothesis import HealthCheck
+from jsonschema_rs import Draft202012Validator
 from schemathesis import GenerationMode
 from schemathesis.checks import not_a_server_error
 from schemathesis.specs.openapi.checks import (
@@ -119,6 +120,64 @@ def test_every_number_of_a_request_has_its_limits(populated: Running):
             for name, schema in parts:
                 found += unlimited(schemas, schema, f"{method} {path} {name}".rstrip())
     assert [one for one in found if one.rpartition(" ")[2] not in FREE] == []
+
+
+WRONG: dict[str, list[Any]] = {
+    "POST /jobs/dry-run": [
+        {"entrypoint": [""]}, {"cluster": ""}, {"cluster": "a b"}, {"submission_id": "?"}, {"array": "x"},
+        {"after": ["a b"]}, {"after": ["when:a"]}, {"signal": "?"}, {"signal": ""}, {"notify": ""}, {"cwd": "here"},
+        {"env": {"": "x"}}, {"env": {"a=b": "x"}}, {"retry_on": ["Never"]}, {"time_limit_s": 0}, {"memory": 1.5},
+        {"entrypoint_memory": 1.5}, {"entrypoint_resources": {"": 1}}, {"runtime_env": {"conda": "x"}},
+    ],
+    "POST /nodes": [
+        {"resources": {"": 1}}, {"node_id": "a b"}, {"labels": {"a b": "x"}}, {"labels": {"x": "a b"}},
+    ],
+    "POST /clusters": [
+        {"replica_sets": {"": 1}}, {"borrow_limit": {"": 1}, "spec": {}}, {"lending_limit": {"": 1}, "spec": {}},
+    ],
+    "POST /tree-file/plan": [{"clusters": [{}]}],
+    "GET /jobs": [{"filter": ["x"]}, {"filter": ["=x"]}, {"filter": [""]}],
+}  # fmt: skip
+"""Route -> values of parameters that the server refuses."""
+FINE: dict[str, list[Any]] = {
+    "POST /jobs/dry-run": [
+        {"cluster": "primary"}, {"cluster": "kPrimaryClusterID"}, {"submission_id": "a.b_c-1"},
+        {"array": "1,5, 7-9:2 %4"},
+        {"after": ["0", "any:0"]}, {"signal": "SIGUSR1"}, {"signal": "10@1m"}, {"notify": "./hook"},
+        {"env": {"A.b": ""}},
+        {"retry_on": ["OutOfMemory"], "max_retries": 1}, {"time_limit_s": 0.1}, {"memory": "1.5GiB"}, {"memory": 2},
+        {"name": ""}, {"labels": {"any thing": "a b"}},
+    ],
+    "POST /nodes": [{"node_id": "ok", "labels": {"ray.io/x": "", "b": "c"}, "resources": {"CPU": 1}}],
+    "GET /jobs": [{"filter": ["status!=RUNNING", "job_id>=1", " status = PENDING"]}],
+}  # fmt: skip
+
+
+def test_openapi_says_what_a_text_a_name_and_an_element_may_be(populated: Running):
+    """33 places of it allowed what the server refuses; a table of each that a schema can say."""
+    document = populated.http.get("/openapi.json").json()
+
+    def valid(value: object, schema: dict[str, Any]) -> bool:
+        return Draft202012Validator({**schema, "components": document["components"]}).is_valid(value)
+
+    needed: dict[str, dict[str, Any]] = {
+        "POST /jobs/dry-run": {"entrypoint": ["true"], "cwd": "/"}, "POST /nodes": {"resources": {"CPU": 1}},
+        "POST /clusters": {"cluster_id": "new"},
+    }  # fmt: skip
+    for route, wrong in [*((route, True) for route in WRONG), *((route, False) for route in FINE)]:
+        method, path = route.split()
+        operation = document["paths"][f"/api/v1{path}"][method.lower()]
+        for values in (WRONG if wrong else FINE)[route]:
+            given = {**needed.get(route, {}), **values}
+            if method == "GET":
+                answer = populated.http.get(f"/api/v1{path}", params=given)
+                schemas = {one["name"]: one["schema"] for one in operation["parameters"]}
+                allowed = all(valid(value, schemas[name]) for name, value in given.items())
+            else:
+                answer = populated.http.post(f"/api/v1{path}", json=given)
+                allowed = valid(given, operation["requestBody"]["content"]["application/json"]["schema"])
+            assert (answer.status_code == 400) == wrong, (route, values, answer.text)
+            assert allowed != wrong, (route, values)
 
 
 def test_a_batch_and_a_command_have_an_entry(populated: Running):

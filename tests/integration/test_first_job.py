@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import sys
 import time
 
@@ -91,6 +92,24 @@ def test_the_exit_code_travels(
         assert (
             took_ns < 1e9
         )  # the figure that is promised, on the machine's own clock, once a scheduler is at work
+    one.assert_sound()
+
+
+@spec("16.ray")
+@pytest.mark.parametrize("what", [name for name, end in ENDS.items() if end[3] == "LaunchFailed"])
+def test_with_a_ray_a_start_fails_alike_and_as_foretold(one: Place, what: str) -> None:
+    """It was NonZeroExit in other words, or a Ray started first. The Ray here could not start."""
+    argv, code, *_ = ENDS[what]
+    for name, text in (("bad-script", "#!/no/such/interpreter\n"), ("ray", "#!/bin/sh\nexit 1\n")):
+        (file := one.folder / name).write_text(text)
+        file.chmod(0o755)
+    one.more["PATH"] = f"{one.folder}:{os.environ['PATH']}"
+    foretold = json.loads(one.run("job", "submit", "--ray", "--dry-run", "-o", "json", "--", *argv).out)
+    ran = one.run("job", "submit", "--ray", "--submission-id", "j", "--", *argv)
+    job = one.job("j")
+    assert (ran.code, job["state_reason"], job["exit_code"]) == (code, "LaunchFailed", code)
+    assert foretold["launch_failure"] == {"exit_code": code, "message": job["message"]}
+    assert one.run("job", "logs", "j").out == ""
     one.assert_sound()
 
 

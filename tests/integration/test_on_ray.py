@@ -8,6 +8,8 @@ import signal
 import sys
 import time
 from collections.abc import Iterator
+from datetime import datetime
+from itertools import pairwise
 
 import pytest
 
@@ -130,6 +132,17 @@ def test_a_job_waits_for_others_in_ray(ray: Place, cluster: RayCluster) -> None:
         cluster.ask("ray.util.remove_placement_group(ray.util.get_placement_group('other'))")
     assert ray.reach("waits", "SUCCEEDED", within_s=RAY_S)["exit_code"] == 0
     assert log_of(ray, "waits") == "started\n"
+    events = [
+        (one["kind"], datetime.fromisoformat(one["at"]))
+        for one in ray.read("events", "--job", "waits")["items"]
+    ]
+    asked = [
+        (back - began).total_seconds()
+        for (kind, began), (then, back) in pairwise(events)
+        if (kind, then) == ("job.started", "job.requeued")
+    ]
+    assert asked, events
+    assert min(asked) < 1.5, f"it is RUNNING for long although it waits for Ray: {asked}"
     ray.assert_sound()
 
 

@@ -1,6 +1,6 @@
 """Programs that use Ray's APIs, and the examples in Ray's own package: what passes beside Ray passes in a job.
 
-A marked set (``pytest -m ray_set``, about ten minutes): each program runs once beside `ray start --head` and
+A marked set (``pytest -m ray_set``, about twenty minutes): each program runs once beside `ray start --head` and
 once in one job with a private Ray of the same size. What does not pass beside Ray is no comparison, and is
 skipped with the last line that it wrote. The programs of ``tests/ray_programs`` are ours. A short part of
 them runs where Ray is installed.

@@ -48,14 +48,18 @@ decide = cycle.decide
 
 
 class Cut:
-    """Rounds with a budget of a few steps, which is doubled as long as nothing comes of it, as the scheduler does."""
+    """Rounds with a budget of a few steps, which is doubled as long as nothing comes of it, as the scheduler does.
 
-    def __init__(self, steps: int) -> None:
+    ``waits``: only a round that has a start ends there.
+    """
+
+    def __init__(self, steps: int, *, waits: bool = False) -> None:
         self.steps = self.left = steps
-        self.cuts = 0
+        self.waits, self.cuts = waits, 0
 
     def decide(self, *args: Any, **more: Any) -> Plan:
-        plan = decide(*args, **{**more, "budget": Budget(self.left)})
+        budget = Budget(10_000, 10_000 - self.steps) if self.waits else Budget(self.left)
+        plan = decide(*args, **{**more, "budget": budget})
         self.left = 2 * self.left if plan.stalled else self.steps
         self.cuts += plan.unsearched
         return plan
@@ -109,12 +113,11 @@ def test_cut_rounds_start_the_same_jobs_at_the_same_moments(
     monkeypatch: pytest.MonkeyPatch, seed: int
 ) -> None:
     uncut = moments(seed)
-    for steps in (1, 7, 40, 150):
-        cut = Cut(steps)
+    for cut in (*map(Cut, (1, 7, 40, 150)), Cut(1, waits=True), Cut(60, waits=True)):
         monkeypatch.setattr(play, "decide", cut.decide)
-        assert moments(seed) == uncut, steps
+        assert moments(seed) == uncut, (cut.steps, cut.waits)
         monkeypatch.setattr(play, "decide", decide)
-        assert cut.cuts or steps == 150
+        assert cut.cuts or cut.steps >= 60
 
 
 @pytest.mark.soak
@@ -127,17 +130,17 @@ def test_cut_rounds_start_the_same_jobs_in_many_cases(monkeypatch: pytest.Monkey
 def test_cut_rounds_of_elastic_clusters_leave_nothing_that_fits(
     monkeypatch: pytest.MonkeyPatch, seed: int
 ) -> None:
-    cut = Cut(1 + seed * 20)
+    cut = Cut(1 + seed * 20, waits=seed % 3 == 2)
     monkeypatch.setattr(play, "decide", cut.decide)
     test_idle_machine.play(seed, mixed=seed % 2 == 0)
     assert cut.cuts
 
 
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("seed", range(4))
 def test_a_scheduler_that_cuts_its_rounds_overlooks_nothing(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, seed: int
 ) -> None:
-    monkeypatch.setattr(turn, "PIECE", 5 + 5 * seed)
+    monkeypatch.setattr(turn, *(("SOON", 1) if seed == 3 else ("PIECE", 5 + 5 * seed)))
     cut = Cut(0)
 
     def counted(*args: Any, **more: Any) -> Plan:
@@ -155,5 +158,6 @@ def test_a_scheduler_that_cuts_its_rounds_overlooks_nothing(
 def test_a_scheduler_that_cuts_its_rounds_overlooks_nothing_in_many_sequences(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, seed: int
 ) -> None:
-    monkeypatch.setattr(turn, "PIECE", 1 + seed)
+    monkeypatch.setattr(turn, "SOON", seed % 20)
+    monkeypatch.setattr(turn, "PIECE", 2_500 if seed % 3 == 0 else 1 + seed)
     users.play(tmp_path / "state", seed, STEPS, end=False)

@@ -50,13 +50,13 @@ class Rounds:
         self.compared += 1
         return plan
 
-    def search(self, of: turn.Turn, state: SchedulerState, *, again: bool = False) -> Plan:
+    def search(self, of: turn.Turn, state: SchedulerState, **more: Any) -> Plan:
         before = self.rounds
-        plan = SEARCH(of, state, again=again)
+        plan = SEARCH(of, state, **more)
         if self.rounds == before and not any(queue.search is not None for queue in state.queues.values()):
             assert plan.is_empty
-            more = {"now_ns": of.store.clock(), "running": state.running, "usage": state.usage}
-            found, _ = without_memory(state.ledger, state.queues, state.tasks.queues, more)
+            at = {"now_ns": of.store.clock(), "running": state.running, "usage": state.usage}
+            found, _ = without_memory(state.ledger, state.queues, state.tasks.queues, at)
             assert found.is_empty, shown(found)
             self.skipped += 1
         return plan
@@ -98,10 +98,11 @@ def rounds(monkeypatch: pytest.MonkeyPatch) -> Rounds:
     monkeypatch.setattr(turn, "decide", found.decide)
     monkeypatch.setattr(play, "decide", found.decide)
 
-    def search(of: turn.Turn, state: SchedulerState, *, again: bool = False) -> Plan:
-        return found.search(of, state, again=again)
+    def search(of: turn.Turn, state: SchedulerState, **more: Any) -> Plan:
+        return found.search(of, state, **more)
 
     monkeypatch.setattr(turn.Turn, "_search", search)
+    monkeypatch.setattr(turn, "SOON", 10_000)  # what is remembered costs no steps, so the cuts would differ
     return found
 
 

@@ -102,6 +102,7 @@ def late(played: list[Played]) -> list[tuple[str, int, int]]:
     ]
 
 
+@pytest.mark.not_fast("takes seconds")
 @pytest.mark.parametrize("block", range(12))
 @pytest.mark.parametrize("order", [FIFO, PRIORITY])
 def test_nobody_starts_after_the_first_reserved_start(block: int, order: str) -> None:

@@ -91,9 +91,9 @@ def history(seed: int, placements: int) -> Iterator[tuple[Ledger, TaskStart]]:
         ledger.joined.clear()
         for start in round_.starts:
             assert still_fits(ledger, start)
-            apply(ledger, start, start.task.task_id)
+            apply(ledger, start)
             queues[start.task.cluster_id].drop(start.task.task_id)
-            running.append(start.task.task_id)
+            running.append(start.run_id)
             placed += 1
             yield ledger, start
         for wait in round_.waits:
@@ -136,6 +136,7 @@ def check(seed: int, placements: int) -> None:
             assert held["CPU"] <= 4 * rs.SCALE  # its maximum
 
 
+@pytest.mark.not_fast("takes seconds")
 @pytest.mark.parametrize("seed", SEEDS)
 def test_a_task_never_leaves_its_cluster(seed: int) -> None:
     check(seed, PLACEMENTS // len(SEEDS))

@@ -44,13 +44,13 @@ def test_a_verdict_stands_where_the_same_is_free_again() -> None:
     world.charge("old", "n1", world.capacities["n1"].choice(candidates.amounts("1c")))
     queue = waiting(world, "1c", "1c", "1c")
     assert [start.job.job_id for start in turn(world, queue).starts] == [1]
-    verdict = queue.shapes["1c"].blocked
+    verdict = queue.blocked(world, queue.shapes["1c"])
     assert verdict is not None
     assert verdict.reason == jb.INSUFFICIENT
     assert verdict.valid_for == world.index(PRIMARY).stamp
     world.discharge("old")
     assert [start.job.job_id for start in turn(world, queue).starts] == [2]
-    assert queue.shapes["1c"].blocked is verdict
+    assert queue.blocked(world, queue.shapes["1c"]) is verdict
 
 
 def test_a_verdict_falls_when_something_comes_free_that_may_help() -> None:
@@ -60,11 +60,11 @@ def test_a_verdict_falls_when_something_comes_free_that_may_help() -> None:
         world.charge(name, "n1", world.capacities["n1"].choice(candidates.amounts("1c")))
     queue = waiting(world, "2c", "1c")
     assert turn(world, queue).starts == ()
-    before = queue.shapes["2c"].blocked
+    before = queue.blocked(world, queue.shapes["2c"])
     assert before is not None
     world.discharge("a")
     assert [start.job.job_id for start in turn(world, queue).starts] == [2]
-    assert queue.shapes["2c"].blocked is before, "it cannot be enough for it"
+    assert queue.blocked(world, queue.shapes["2c"]) is before, "it cannot be enough for it"
     world.discharge("b")
     world.discharge("trial:2")
     world.remove_cluster(f"{PRIMARY}##j2")
@@ -77,7 +77,7 @@ def test_a_verdict_of_nodes_that_were_is_no_verdict() -> None:
     world.charge("a", "n1", world.capacities["n1"].choice(candidates.amounts("1c")))
     queue = waiting(world, "1c", "1c")
     assert turn(world, queue).starts == ()
-    assert queue.shapes["1c"].blocked is not None
+    assert queue.blocked(world, queue.shapes["1c"]) is not None
     world.put_node(candidates.ledger("1c,1c").nodes["n2"])
     assert [start.job.job_id for start in turn(world, queue).starts] == [1]
 

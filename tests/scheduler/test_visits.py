@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 
@@ -13,8 +14,9 @@ from vctl.core.ledger import Ledger
 from vctl.core.nodes import DRAINING
 from vctl.core.queue_policy import BACKFILL, FAIR, FIFO, QueuePolicy
 from vctl.core.values import replace
-from vctl.scheduler import cycle
+from vctl.scheduler import cycle, queueing
 from vctl.scheduler.cycle import decide
+from vctl.scheduler.gang_growth import one_piece
 from vctl.scheduler.queue_scan import GROWTH
 from vctl.scheduler.queueing import Queue
 from vctl.scheduler.running import Running
@@ -179,6 +181,50 @@ def test_where_others_decide_about_the_turn_every_round_looks(
     rounds.running.put(RunningJob(9, "b", "b", "old-b", "u", 50 * S))
     full(rounds)
     assert rounds.looked_at() == "b"
+
+
+def test_what_came_free_in_a_cluster_is_compared_with_few_of_many_shapes(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Of 60 shapes in a cluster that cannot grow, the first one takes what came free: the others need no look."""
+    ledger, queue, asked = trees.tree("8c, 8c", "a < primary: n1=8c, n2=8c"), Queue("a"), []
+    for node, vnode_id in (("n1", "a/0"), ("n2", "a/1")):
+        ledger.charge(f"run on {node}", vnode_id, ledger.capacities[vnode_id].choice({"CPU": 80_000}))
+    for number in range(1, 61):
+        size = 75_000 if number == 1 else 60_000 + 300 * number
+        job = PendingJob(
+            number, f"j{number}", "a", str(size), one_piece({"CPU": size}), {}, submitted_at_ns=number
+        )
+        queue.put(job)
+    help_ = queueing.could_help
+
+    def counted(*args: Any) -> bool:
+        asked.append(args)
+        return help_(*args)
+
+    monkeypatch.setattr(queueing, "could_help", counted)
+    assert decide(ledger, {"a": queue}, now_ns=S).starts == () and not asked
+    ledger.discharge("run on n1")
+    (start,) = decide(ledger, {"a": queue}, now_ns=S, keeps=True).starts
+    assert start.job.job_id == 1 and len(asked) <= 4
+    queue.drop(1)
+    assert decide(ledger, {"a": queue}, now_ns=S).is_empty and len(asked) <= 4
+    ledger.discharge("run on n2")
+    assert [start.job.job_id for start in decide(ledger, {"a": queue}, now_ns=S).starts] == [2]
+
+
+def test_a_start_goes_ahead_of_the_rest_of_a_round_that_has_spent_enough() -> None:
+    """Without a start the round goes on; what it has not come to is found by the next one."""
+    clusters = [f"{name} < primary []" for name in "abc"]
+    ledger, queues = trees.tree("4c, 4c", *clusters), {name: Queue(name) for name in "abc"}
+    for number, (name, size) in enumerate([("a", "5c"), ("b", "4c"), ("c", "4c")], 1):
+        gang = candidates.spec(f"PACK: {size}")
+        queues[name].put(PendingJob(number, f"j{number}", name, size, gang, {}, submitted_at_ns=number))
+    plan = decide(ledger, queues, now_ns=S, budget=Budget(2_500, 2_499), keeps=True)
+    assert [start.job.job_id for start in plan.starts] == [2] and plan.unsearched and not plan.stalled
+    queues["b"].drop(2)
+    plan = decide(ledger, queues, now_ns=S, budget=Budget(2_500))
+    assert [start.job.job_id for start in plan.starts] == [3] and not plan.unsearched
 
 
 def test_what_grows_for_a_start_counts_in_the_budget_of_the_round() -> None:

@@ -13,8 +13,8 @@ from vctl.core.clusters import LOGICAL, PRIMARY, Cluster, ClusterSpec, FixedNode
 from vctl.core.jobs import PendingJob
 from vctl.core.queue_policy import SECOND
 from vctl.core.resources import SCALE
-from vctl.scheduler import queue_scan
-from vctl.scheduler.queue_scan import OVERTAKEN
+from vctl.scheduler import orders
+from vctl.scheduler.orders import OVERTAKEN
 from vctl.simulate.machine import equal_nodes
 from vctl.simulate.play import Player
 from vctl.simulate.workload import Arrival
@@ -51,7 +51,7 @@ def test_no_job_waits_that_would_start_if_everything_idle_were_home(
 
     It has one account with each lender. In whatever order the jobs start.
     """
-    monkeypatch.setattr(queue_scan, "OVERTAKEN", (OVERTAKEN, 0, 3)[seed % 3])
+    monkeypatch.setattr(orders, "OVERTAKEN", (OVERTAKEN, 0, 3)[seed % 3])
     ledger, arrivals = planted(seed)
     player = Player(ledger)
     last = player.round

@@ -17,7 +17,7 @@ from vctl.store.store import Store
 pytestmark = spec("5.conservation", "6.gang", "12.daemon-death", "14.api", "17.durable", "17.one-daemon")
 
 TENS = [range(first, first + 10) for first in range(0, 200, 10)]
-SEEDS = [*TENS[:12], *(pytest.param(seeds, marks=pytest.mark.slow) for seeds in TENS[12:])]
+SEEDS = [*TENS[:6], *(pytest.param(seeds, marks=pytest.mark.slow) for seeds in TENS[6:])]
 STEPS, MIDDLE, LONG = 150, 250, 500
 FOUND_BY = {
     "leaked_lease": 9, "partial_gang": 11, "unfenced_daemon": 54, "wrong_take_back": 9, "lost_offer": 23,

@@ -4,6 +4,7 @@ from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 from vctl.cli import words
+from vctl.cli.screen import Drawn
 
 if TYPE_CHECKING:
     from vctl.cli.screen import Screen
@@ -18,9 +19,11 @@ def draw(screen: "Screen", diff: Mapping[str, Any], next_command: str | None = N
         mark, colour = MARKS[change["action"]]
         what = f"{mark} {change['action']} {change['cluster_id']}"
         yield from screen.text((what, colour), f" in {change['parent_id']}")
-        yield from (f"    {line}" for line in _fields(screen, change))
-        for blocker in change["blockers"]:
-            yield from screen.text((f"    blocked: {blocker}", "red"))
+        parts: list[str | tuple[str, str]] = [*_fields(screen, change)]
+        parts += [(f"blocked: {blocker}", "red") for blocker in change["blockers"]]
+        for part in parts:
+            for line in screen.inner.inner.text(part):  # also where a long one is broken
+                yield Drawn(f"    {line}")
     yield _summary(diff["summary"], planned=next_command is not None)
     if next_command and diff["changes"] and not diff["summary"]["blocked"]:
         yield from screen.text(("Apply exactly this:", "dim"))

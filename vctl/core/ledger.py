@@ -378,14 +378,14 @@ class Ledger:
         return index
 
     def with_free(self, cluster_id: str) -> Collection[str]:
-        """The virtual nodes of a cluster that have anything free, on whatever nodes."""
+        """The virtual nodes of a cluster that have anything free, be it cores alone, on whatever nodes."""
         if (known := self._with_free.get(cluster_id)) is None:
             known = self._with_free[cluster_id] = {}
             self._to_look_at[cluster_id] = dict(self.members.get(cluster_id, {}))
         changed = self._to_look_at[cluster_id]
         for vnode_id in changed:
             capacity = self.capacities.get(vnode_id)
-            if capacity is not None and any(amount > 0 for amount in capacity.free.values()):
+            if capacity is not None and (capacity.cores or capacity.has_free()):
                 known[vnode_id] = None
             else:
                 known.pop(vnode_id, None)

@@ -197,6 +197,10 @@ class FreeCapacity:
         is_whole = cpu % SCALE == 0 and len(self.cores) * SCALE >= cpu
         return tuple(sorted(self.cores)[: cpu // SCALE]) if is_whole else ()
 
+    def has_free(self) -> bool:
+        """Whether any amount is free."""
+        return any(amount > 0 for amount in self.free.values())
+
     def all_free(self) -> Allocation:
         """Everything that is free, as one allocation."""
         shares = {n: {i: s for i, s in have.items() if s > 0} for n, have in self.instances.items()}

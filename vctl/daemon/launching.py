@@ -20,7 +20,7 @@ from vctl.ops.forms import amounts
 from vctl.ops.logs import log_path
 from vctl.ray.daemon import private_rays
 from vctl.ray.daemon.private_rays import reservation_of
-from vctl.runtime import relay
+from vctl.runtime import relay, spawning
 from vctl.runtime.environment import SharedVariables, job_environment
 from vctl.runtime.protocol import LaunchRequest
 from vctl.store import arrays, contents, jobs, rows
@@ -149,7 +149,7 @@ def request_of(
     shown = None
     if command.ray and source == RAY:
         shown = private_rays.begin_on_ray(store.home, ledger, run)
-    elif command.ray:
+    elif command.ray and _can_start(command):  # else its start fails as any other
         before = private_rays.command(store.home, ledger, run, command.ray)
     if command.ray:
         about = jobs.metadata(store, run.job_id)
@@ -172,6 +172,13 @@ def request_of(
         shown=shown,
         shared=command.env,
     )
+
+
+def _can_start(command: LaunchCommand) -> bool:
+    """Whether nothing shows that the start of a command fails."""
+    variables = {os.fsencode(name): os.fsencode(text) for name, text in command.env.variables.items()}
+    argv = tuple(map(os.fsencode, command.argv))
+    return spawning.foreseen(argv, variables, os.fsencode(command.cwd)) is None
 
 
 @lru_cache(1024)

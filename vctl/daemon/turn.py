@@ -35,6 +35,8 @@ STEPS_NS = 100_000_000
 """How long a turn repeats its steps before it returns to its caller."""
 PIECE = 2_500
 """The steps of a search before the scheduler looks at the world again: about 50 ms."""
+SOON = 100
+"""The steps of a search for each run that has ended, before what it has found starts, and the search goes on."""
 
 
 class Turn:
@@ -157,10 +159,11 @@ class Turn:
                 self._apply_rules(state, [*stimuli, *self.observer.starts.take(), *tables], now)
                 while told := self.observer.awaited(state):  # what has ended now
                     self._apply_rules(state, told, now)
-            plan = plan or self._search(state, again=True)
+            ends = sum(isinstance(one, ProcessOver) for one in stimuli)
+            plan = plan or self._search(state, again=True, ends=ends)
             started = commit(self.store, state, plan, now)
             self._note_search(state, plan, started, now.wall)  # runs assigned ahead are another change
-            if any(isinstance(one, ProcessOver) for one in stimuli):
+            if ends:
                 self.next_runs.assign(state, supply_of(self.store, state))
             self._notices = (
                 state.seen,
@@ -228,15 +231,19 @@ class Turn:
         state.emit_each(self.store, changes)
         looked_at(state)
 
-    def _search(self, state: FollowedState, *, again: bool = False) -> Plan:
-        """Search what can start, and why the rest waits. The plan is empty if that was found already."""
+    def _search(self, state: FollowedState, *, again: bool = False, ends: int = 0) -> Plan:
+        """Search what can start, and why the rest waits. The plan is empty if that was found already.
+
+        ``ends``: so many runs have just ended.
+        """
         now_ns = self.store.clock()
         lends_again = withhold(state.ledger, keeping(state, now_ns))
         if not (again or lends_again) and self._is_searched(state, now_ns):
             return Plan()
+        budget = Budget(self._piece, self._piece - ends * SOON if ends else None)
         plan = decide(
             state.ledger, state.queues, state.tasks.queues,
-            now_ns=now_ns, running=state.running, usage=state.usage, budget=Budget(self._piece), keeps=True,
+            now_ns=now_ns, running=state.running, usage=state.usage, budget=budget, keeps=True,
         )  # fmt: skip
         self._piece = 2 * self._piece if plan.stalled else PIECE
         state.trial = plan.trial

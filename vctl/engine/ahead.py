@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from vctl.core import labels as lb
-from vctl.core import resources as rs
 from vctl.core.clusters import JOB, Cluster
 from vctl.core.jobs import PendingJob, Run, RunningJob
 from vctl.core.ledger import Ledger
@@ -31,10 +30,8 @@ class RunAhead:
 
     def begun(self, now: int) -> RunningJob:
         """The job, running since ``now``."""
-        held = dict(self.run.allocation.amounts)
-        if self.start.cluster is not None:
-            held = rs.total(vnode.allocation.amounts for vnode in self.start.vnodes)
-        return RunningJob.begun(self.start.job, self.run.cluster_id, self.run.run_id, now, held=held)
+        run = self.run
+        return RunningJob.begun(self.start.job, run.cluster_id, run.run_id, now, held=self.start.held)
 
 
 class RunsAhead:

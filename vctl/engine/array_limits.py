@@ -26,7 +26,7 @@ class Window:
     at_once: int | None
     """How many members may run at once; None: all."""
     open: set[int] = field(default_factory=set)
-    """The members with a place: they wait in the queue, or run."""
+    """The members with a place: they wait in the queue, or run. Without a limit nobody counts them."""
     closed: set[int] = field(default_factory=set)
     """The members without a place."""
     waiting: list[int] = field(default_factory=list)
@@ -63,7 +63,7 @@ class Window:
             self.next_of[job.job_id] = kind
             self.counts[kind] = self.counts.get(kind, 0) + 1
         if not job.closed:
-            self.open.add(job.job_id)
+            self._open(job.job_id)
         else:
             self.closed.add(job.job_id)
             if is_free:
@@ -72,7 +72,11 @@ class Window:
     def run(self, job_id: int) -> None:
         """Note that a member runs."""
         self._count_out(job_id)
-        self.open.add(job_id)
+        self._open(job_id)
+
+    def _open(self, job_id: int) -> None:
+        if self.at_once is not None:
+            self.open.add(job_id)
 
     def take_out(self, job_id: int) -> None:
         """Remove a member, or those for which it stands."""

@@ -29,6 +29,9 @@ from vctl.http.context import context_of
 from vctl.operations.declare import Operation
 from vctl.spec import documents as forms
 from vctl.spec import reports
+from vctl.spec.ids import SUBMISSION_PATTERN
+from vctl.spec.job_request import CAUSES, IN_RUNTIME_ENV
+from vctl.spec.options import CONDITIONS
 from vctl.spec.params import NOT_GIVEN, Opt, Param, Written
 from vctl.spec.quantities import LARGEST
 
@@ -60,6 +63,56 @@ _KERNEL: dict[object, object] = {
     Sequence[str]: list[KernelText],
     Mapping[str, str]: dict[KernelText, KernelText],
 }
+_ID = SUBMISSION_PATTERN.removesuffix(r"\Z")
+_LABEL = "[A-Za-z0-9]([A-Za-z0-9._-]{0,61}[A-Za-z0-9])?"
+_NAMES = {"propertyNames": {"minLength": 1}}
+
+
+def _each(**form: object) -> dict[str, Any]:
+    return {"allOf": [{"items": form}]}
+
+
+FORMS: dict[str, dict[str, Any]] = {
+    "after": _each(pattern=f"^(({'|'.join(CONDITIONS)}):)?{_ID}$"),
+    "array": {"pattern": r"^\s*[0-9][0-9,:\s-]*(%[0-9]+)?\s*$"},
+    "borrow_limit": _NAMES,
+    "cluster": {"pattern": f"^{_ID}(##{_ID})*$"},
+    "clusters": _each(required=["id"]),
+    "cwd": {"pattern": "^/"},
+    "entrypoint": {"prefixItems": [{"minLength": 1}], "minItems": 1},
+    "entrypoint_memory": {"multipleOf": 1},
+    "entrypoint_resources": _NAMES,
+    "env": {"propertyNames": {"pattern": "^[^=]+$"}},
+    "environment": {"propertyNames": {"pattern": "^[^=]+$"}},
+    "filter": _each(pattern=r"[^\s=!>][^=]*="),
+    "jobs": {"minItems": 1},
+    "lending_limit": _NAMES,
+    "memory": {"multipleOf": 1},
+    "node_id": {"pattern": f"^{_ID}$"},
+    "node labels": {
+        "propertyNames": {"pattern": f"^([^/]+/)?{_LABEL}$"},
+        "allOf": [{"additionalProperties": {"pattern": f"^({_LABEL})?$"}}],
+    },
+    "node_resources": _NAMES,
+    "notify": {"minLength": 1},
+    "replica_sets": _NAMES,
+    "resources": _NAMES,
+    "retry_on": _each(enum=[*CAUSES]),
+    "runtime_env": {"propertyNames": {"enum": [*IN_RUNTIME_ENV]}},
+    "signal": {"pattern": r"^\s*[A-Za-z0-9]+\s*(@|$)"},
+    "submission_id": {"pattern": f"^{_ID}$"},
+    "tasks": {"minItems": 1},
+    "time_limit_s": {"exclusiveMinimum": 0},
+}  # fmt: skip
+"""Parameter (with the kind of the verb, where it has another meaning there) -> what its schema says beside its type.
+
+Only the schema: the readers of the parameters refuse what is not so, in words of their own.
+"""
+
+
+def _form(operation: Operation[Any, Any], param: Param) -> dict[str, Any] | None:
+    kind = operation.name.partition(" ")[0]
+    return FORMS.get(f"{kind} {param.wire}", FORMS.get(param.wire))
 
 
 def router_of(module: ModuleType) -> APIRouter:
@@ -98,7 +151,7 @@ def add_route(router: APIRouter, operation: Operation[Any, Any]) -> None:
     for word, param in in_path:
         parameters.append(_parameter(word, Literal[param.info.choices] if param.info.choices else str))
     if operation.in_query:
-        parameters += [_query(param) for param in others]
+        parameters += [_query(param, _form(operation, param)) for param in others]
     elif others:
         is_required = any(param.required for param in others) or operation.method == "PATCH"
         model = _body(operation)
@@ -131,9 +184,9 @@ def _parameter(name: str, kind: Any, default: Any = inspect.Parameter.empty) -> 
     return inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, annotation=kind, default=default)
 
 
-def _query(param: Param) -> inspect.Parameter:
+def _query(param: Param, form: dict[str, Any] | None) -> inspect.Parameter:
     many = param.many
-    given: dict[str, Any] = {"description": param.info.help, **_limits(param)}
+    given: dict[str, Any] = {"description": param.info.help, "json_schema_extra": form, **_limits(param)}
     if many:
         given["default_factory"] = list
     kind = param.annotation.__origin__
@@ -147,14 +200,13 @@ def _query(param: Param) -> inspect.Parameter:
 def _body(operation: Operation[Any, Any]) -> Any:
     """The model of a body, which refuses unknown fields. A list is the value of a field of documents."""
     params = _divided(operation)[1]
-    filled: dict[str, Any] = {"minItems": 1}  # their readers refuse an empty list, in words of their own
     fields: dict[str, Any] = {
         param.wire: (
             Annotated[
                 _field(param),
                 Field(
                     description=param.info.help,
-                    json_schema_extra=filled if param.info.each or param.wire == "entrypoint" else None,
+                    json_schema_extra=_form(operation, param),
                     **_limits(param, _longest(param)),
                 ),
             ],

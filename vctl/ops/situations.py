@@ -195,11 +195,6 @@ def preempted(situation: Situation, victims: Sequence[Victim]) -> list[Preempted
     ]
 
 
-def node_ids(start: Start) -> list[str]:
-    """The physical nodes of a start."""
-    return sorted({vnode.node_id for vnode in start.vnodes}) or [start.node_id]
-
-
 def pieces(start: Start) -> list[PieceForm]:
     """The virtual nodes of a start, or its place in a shared cluster."""
     return [

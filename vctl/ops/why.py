@@ -28,6 +28,7 @@ from vctl.scheduler.explain.shortage import Shortage
 from vctl.scheduler.explain.trial import RunningHolder, Situation
 from vctl.scheduler.explain.whatif import NOTHING, Spent, TrialOutcome, Trials, task_trials
 from vctl.scheduler.explain.whatif_search import helpful, nearest
+from vctl.scheduler.plan import nodes_of
 from vctl.scheduler.running import allocations_of
 from vctl.scheduler.task_queue import in_turn
 from vctl.scheduler.victims import Victim, loss_of
@@ -286,7 +287,7 @@ def dry_run(store: Store, request: JobRequest, *, environment: Mapping[str, str]
         if failure is not None:
             outlook = jb.LAUNCH_FAILED, failure["message"]
         return _forecast(row, "fails to start" if failure else "starts now", outlook, failure) | {
-            "node_ids": situations.node_ids(start),
+            "node_ids": sorted(nodes_of(start)),
             "pieces": situations.pieces(start),
             "borrowed": situations.borrowed(situation.ledger, start),
         }

@@ -226,14 +226,9 @@ def idle_parts(ledger: Ledger, cluster_id: str) -> Iterator[tuple[str, Allocatio
 
     It may be cores alone: requests for a fraction of a CPU take no cores.
     """
-    for vnode_id in sorted(ledger.members.get(cluster_id, ())):
-        vnode = ledger.vnodes[vnode_id]
+    for vnode_id in sorted(ledger.with_free(cluster_id)):
         capacity = ledger.capacities[vnode_id]
-        if (
-            vnode.kind == FLEXIBLE
-            and (capacity.cores or any(amount > 0 for amount in capacity.free.values()))
-            and not capacity.is_overdrawn()
-        ):
+        if ledger.vnodes[vnode_id].kind == FLEXIBLE and not capacity.is_overdrawn():
             yield vnode_id, capacity.all_free()
 
 

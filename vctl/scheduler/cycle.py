@@ -9,15 +9,16 @@ The idea. Work in proportion to what changed, at three levels.
 - A *shape*, all that a job asks for, keeps a verdict if it did not fit (``Verdict``), which all jobs of the queue
   with that shape share. It stands until something comes free that may help it: in a cluster that cannot grow, if a
   part of the gang fits into what came free; else if the gang is within a bound on all that the cluster could have
-  (``reach``). Such a verdict is doubted, not forgotten: when the turn comes to the shape, it stands again without a
-  search if others have taken by then what came free.
+  (``reach``). This is asked when the turn comes to the shape, so its verdict stands without a search if others have
+  taken by then what came free.
 - A *queue* keeps a memo (``Memo``) of its last scan: what the scan depends on (running jobs, virtual nodes, machines),
   and when time alone may change it. It is not scanned while the memo holds and nothing that came free may help. What
-  came free elsewhere puts all its verdicts in doubt with one number (``Doubts``); they are looked at when the turn
-  comes to the queue, and only those that may fit into what is left by then.
+  came free puts all its verdicts in doubt with one number (``Doubts``); they are looked at when the turn comes to the
+  queue, and only those that may fit into what is left by then.
 - A *round* ends at a budget of steps; the scheduler gives it 2,500, about 50 ms. One that ends so is *cut*. What it
   did not reach is scanned in the next one, which goes on at once; what was judged is passed there, mostly without a
-  look.
+  look. After an end, a round that has found a start is cut earlier (``Budget.enough``): the first start does not wait
+  until it is known what else fits into the rest.
 
 The steps of a round (``decide``): tasks of running jobs; which queues to scan; the queues take turns, a job at a
 time, by the rank of their *heads*, the first jobs of each shape (the highest priority, then the oldest job; or what
@@ -291,11 +292,15 @@ class Round:
 
     def take_turns(self) -> None:
         """Let the queues take turns, job by job, until nothing is left, or the round has enough."""
-        for start in _in_turn(self.scans, self.budget):
+        for start in _in_turn(self.scans, self._has_enough):
             self.trial.starts[start.job.job_id] = start
             if len(self.trial.starts) >= MOST_STARTS:
                 break
-        self.is_cut = self.budget.is_spent and any(not scan.is_over for scan in self.scans)
+        self.is_cut = self._has_enough() and any(not scan.is_over for scan in self.scans)
+
+    def _has_enough(self) -> bool:
+        """Whether the round ends here, whatever it has not come to."""
+        return self.budget.is_spent or (bool(self.trial.starts) and self.budget.is_enough)
 
     def hand_over(self) -> None:
         """Leave to the next round what it needs to know: reservations, and the reasons why jobs wait."""
@@ -494,15 +499,15 @@ def _admits(ledger: Ledger, queue: Queue, waits: list[Wait]) -> bool:
     return False
 
 
-def _in_turn(scans: list[QueueScan], budget: Budget) -> Iterator[Start]:
+def _in_turn(scans: list[QueueScan], has_enough: Callable[[], bool]) -> Iterator[Start]:
     """Let the queues take turns: the queue of least rank next; among equals the first by parent id."""
     left = [scan for scan in scans if not scan.is_over]
     if len(left) == 1:
-        yield from _alone(left[0], budget)
+        yield from _alone(left[0], has_enough)
         return
     order = [(scan.rank(), scan.queue.parent_id, scan) for scan in left]
     heapify(order)
-    while order and not budget.is_spent:
+    while order and not has_enough():
         rank, name, scan = order[0]
         if scan.is_over:
             heappop(order)
@@ -512,8 +517,8 @@ def _in_turn(scans: list[QueueScan], budget: Budget) -> Iterator[Start]:
             yield start
 
 
-def _alone(scan: QueueScan, budget: Budget) -> Iterator[Start]:
+def _alone(scan: QueueScan, has_enough: Callable[[], bool]) -> Iterator[Start]:
     """All turns of the only queue."""
-    while not (scan.is_over or budget.is_spent):
+    while not (scan.is_over or has_enough()):
         if (start := scan.step()) is not None:
             yield start

@@ -76,8 +76,6 @@ class ReservationTable:
 
         Others have started in what the cluster had borrowed and did not use.
         """
-        if not self.reserved:
-            return
         nodes_at = self.ledger.capacity(self.queue.parent_id)
         if self.queue.kept_at != nodes_at:
             self.queue.kept_at = nodes_at
@@ -93,9 +91,9 @@ class ReservationTable:
 
     def binding(self, job: PendingJob) -> list[Reservation]:
         """The reservations that a job must leave alone if it starts now: those that begin before its end."""
-        self._drop_fallen()
         if not self.reserved:
             return []
+        self._drop_fallen()
         end_ns = None if job.time_limit_ns is None else self.now_ns + job.time_limit_ns
         return [
             reservation
@@ -155,6 +153,8 @@ class ReservationTable:
 
     def of(self, job: PendingJob) -> Reservation | None:
         """The reservation of a job, if its virtual nodes are still there."""
+        if not self.reserved:
+            return None
         self._drop_fallen()
         return self.reserved.get(job.job_id)
 

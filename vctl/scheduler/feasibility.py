@@ -15,7 +15,7 @@ from vctl.core.clusters import FLEXIBLE, PRIMARY, Cluster, ClusterSpec, FixedNod
 from vctl.core.jobs import PendingJob
 from vctl.core.ledger import Ledger
 from vctl.core.nodes import ALIVE, DRAINING, MADE_BY, possible
-from vctl.core.resources import CPU, SCALE, Allocation, Amounts, FreeCapacity, difference, within
+from vctl.core.resources import CPU, EMPTY, SCALE, Allocation, Amounts, FreeCapacity, difference, within
 from vctl.core.slots import template_of
 from vctl.core.values import replace
 from vctl.core.wording import cluster_text
@@ -219,7 +219,11 @@ def idle_parts(ledger: Ledger, chain: list[Cluster]) -> dict[str, dict[str, Allo
         surplus = rs.beyond(has, cluster.spec.flexible_min)
         allocations = {vnode.vnode_id: vnode.allocation for vnode in mine}
         for vnode in reversed(flexible):
-            allocations[vnode.vnode_id] = _without(vnode, inside.get(vnode.vnode_id, ()), surplus)
+            if vnode.vnode_id in inside or any(cluster.spec.flexible_min.values()):
+                rest = _without(vnode, inside.get(vnode.vnode_id, ()), surplus)
+            else:
+                rest = EMPTY  # nothing in it stays
+            allocations[vnode.vnode_id] = rest
         dropped = {v.vnode_id for v in flexible if not any(allocations[v.vnode_id].amounts.values())}
         dropped -= set(inside)
         parts[cluster.cluster_id] = {

@@ -49,7 +49,6 @@ def place_with_growth(
     entry: Amounts,
     *,
     avoid: frozenset[str] = frozenset(),
-    budget: int = BUDGET,
     loose: bool = True,
 ) -> tuple[list[Grow], Placed] | Unplaced:
     """Let a cluster grow in the ledger until a gang fits into it; returns the steps and the place.
@@ -59,8 +58,7 @@ def place_with_growth(
     """
 
     def search(*, lends: bool) -> tuple[GrowthCandidates, Placed] | Unplaced:
-        work = find_growth(ledger, parent_id, spec, entry, avoid=avoid, budget=budget, lends=lends)
-        return finished(work)
+        return finished(find_growth(ledger, parent_id, spec, entry, avoid=avoid, lends=lends))
 
     found = search(lends=False)
     chain, moves = growing(ledger, parent_id), list[Move]()

@@ -44,11 +44,6 @@ class MachinePiece:
     divisible: bool = False
 
 
-def nodes_of(start: Start | TaskStart) -> set[str]:
-    """The physical nodes that a start uses."""
-    return {start.node_id, *(vnode.node_id for vnode in start.vnodes)}
-
-
 def pieces_on(
     new: Mapping[str, Template], starts: Iterable[Start | TaskStart], templates: Sequence[Template]
 ) -> tuple[list[MachinePiece], int]:

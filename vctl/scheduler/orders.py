@@ -18,6 +18,12 @@ STEP = 1 << 64
 """One step of priority, where time limits in nanoseconds decide between equals: more than any time limit."""
 ENDLESS = STEP - 1
 """A job without a time limit counts as longer than any other."""
+OVERTAKEN = 24
+"""How many jobs behind a job that needs idle loans of other clusters may go first, of those that need none.
+
+More of them let fewer loans move; fewer of them keep the order of one queue, in which large jobs start earlier.
+"""
+Turn = tuple[int, int, bool]
 
 
 def fifo(job: PendingJob, _policy: QueuePolicy) -> OrderKey:
@@ -65,3 +71,11 @@ ORDERS: dict[str, Callable[[PendingJob, QueuePolicy], OrderKey]] = {
 def order_key(job: PendingJob, policy: QueuePolicy) -> OrderKey:
     """The key of a job in the order of its queue."""
     return ORDERS[policy.order](job, policy)
+
+
+def turn_of(priority: int, job_id: int, *, is_held: bool) -> Turn:
+    """The turn of the first job of a queue among those of all queues: the least one is next.
+
+    ``is_held``: it needs idle loans of other clusters, and lets ``OVERTAKEN`` jobs go first, so that few loans move.
+    """
+    return (-priority, job_id + OVERTAKEN * is_held, is_held)

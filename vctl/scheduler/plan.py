@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, ClassVar
 from vctl.core.clusters import JOB, Cluster, VNode
 from vctl.core.jobs import PendingJob
 from vctl.core.ledger import Ledger
-from vctl.core.resources import Allocation
+from vctl.core.resources import Allocation, total
 from vctl.core.tasks import PendingTask
 from vctl.core.values import field, value
 from vctl.scheduler.elasticity import Grow, apply_growth, growth_fits, revert_growth
@@ -50,6 +50,11 @@ class Start:
     def run_id(self) -> str:
         """The name of the charge while the start is only tried; the commit gives the process its own name."""
         return f"trial:{self.job.job_id}"
+
+    @property
+    def held(self) -> dict[str, int]:
+        """What the job holds: its virtual nodes, or its part of an indivisible parent."""
+        return total(part.allocation.amounts for part in self.vnodes or (self,))
 
 
 @value(frozen=True, slots=True)
@@ -181,6 +186,11 @@ def unnoted(ledger: Ledger) -> Iterator[None]:
         ledger.grown, ledger.joined = grown, joined
 
 
+def nodes_of(start: Start | TaskStart) -> set[str]:
+    """The physical nodes that a start uses."""
+    return {start.node_id, *(vnode.node_id for vnode in start.vnodes)}
+
+
 def start_of(ledger: Ledger, job: PendingJob, placed: Placed, growth: Sequence[Grow] = ()) -> Start:
     """The start of a job at a placement. ``growth`` is applied to the ledger already."""
     piece = placed.pieces[placed.entry_rank]
@@ -242,23 +252,23 @@ def has_room(ledger: Ledger, start: Start | TaskStart, *, anyway: bool = False) 
             ledger.capacities[vnode.parent_id or ""].give_back(vnode.allocation)
 
 
-def apply(ledger: Ledger, start: Start | TaskStart, run_id: str | None = None) -> None:
+def apply(ledger: Ledger, start: Start | TaskStart) -> None:
     """Apply the growth of a start to a ledger, and take its resources there."""
     for step in start.growth:
         apply_growth(ledger, step)
-    take(ledger, start, run_id or start.run_id)
+    take(ledger, start)
 
 
-def take(ledger: Ledger, start: Start | TaskStart, run_id: str) -> None:
+def take(ledger: Ledger, start: Start | TaskStart) -> None:
     """Take the resources of a start whose growth is applied already."""
     if start.cluster is not None:
         ledger.put_cluster(start.cluster)
         ledger.assign_all(start.vnodes)
-    ledger.charge(run_id, start.vnode_id, start.allocation)
+    ledger.charge(start.run_id, start.vnode_id, start.allocation)
 
 
 def revert(ledger: Ledger, start: Start | TaskStart) -> None:
-    """Undo ``apply`` of a start under its own ``run_id``."""
+    """Undo ``apply`` of a start."""
     ledger.discharge(start.run_id)
     if start.cluster is not None:
         ledger.remove_cluster(start.cluster.cluster_id)

@@ -21,9 +21,9 @@ from vctl.core.tasks import PendingTask
 from vctl.core.values import field, value
 from vctl.scheduler.gang_growth import one_piece, place_or_grow, place_with_growth
 from vctl.scheduler.limits import reached
-from vctl.scheduler.machine_choice import Prices, nodes_of, pieces_on
+from vctl.scheduler.machine_choice import Prices, pieces_on
 from vctl.scheduler.placement import Unplaced
-from vctl.scheduler.plan import Start, TaskStart, revert, start_of, take, unnoted
+from vctl.scheduler.plan import Start, TaskStart, nodes_of, revert, start_of, take, unnoted
 from vctl.scheduler.queueing import Queue
 from vctl.scheduler.running import Running
 from vctl.scheduler.task_queue import TaskQueue
@@ -133,7 +133,8 @@ class _Trial:
             waiting = {
                 name: shape
                 for name, shape in jobs.shapes.items()
-                if shape.blocked is not None and shape.blocked.reason in (jb.INSUFFICIENT, jb.INFEASIBLE)
+                if (verdict := jobs.blocked(self.ledger, shape)) is not None
+                and verdict.reason in (jb.INSUFFICIENT, jb.INFEASIBLE)
             }
             for _, job_id in merge(*(shape.order for shape in waiting.values())):
                 job = jobs.jobs[job_id]
@@ -292,7 +293,7 @@ class _Trial:
             start = TaskStart(work, tuple(steps), vnode.vnode_id, vnode.node_id, allocation)
         else:
             start = start_of(self.ledger, work, placed, steps)
-        take(self.ledger, start, start.run_id)
+        take(self.ledger, start)
         return start
 
     def undo(self) -> None:

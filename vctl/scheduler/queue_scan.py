@@ -7,10 +7,10 @@ and preemption decide which jobs behind a passed job may start.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection
+from contextlib import AbstractContextManager, nullcontext
 from functools import cache, cached_property
 
 from vctl.core import jobs as jb
-from vctl.core import resources as rs
 from vctl.core.jobs import PendingJob, RunningJob
 from vctl.core.ledger import Ledger
 from vctl.core.queue_policy import BACKFILL, FAIR, STRICT
@@ -21,7 +21,7 @@ from vctl.scheduler.explain import words
 from vctl.scheduler.fairness import Shares, is_fair
 from vctl.scheduler.gang_growth import place_loosely, place_with_growth, surely_grows
 from vctl.scheduler.heads import Candidates, Heads, Rest
-from vctl.scheduler.orders import OrderKey, order_key
+from vctl.scheduler.orders import OrderKey, Turn, order_key, turn_of
 from vctl.scheduler.placement import Placed, Unplaced, place_again
 from vctl.scheduler.placement_reasons import plain_reason
 from vctl.scheduler.placement_result import seated
@@ -35,25 +35,15 @@ from vctl.scheduler.scheduling_class import SchedulingClass, SubQueue, Verdict
 from vctl.scheduler.shared_reservations import SharedReservations
 from vctl.scheduler.work import Budget
 
-OVERTAKEN = 24
-"""How many jobs behind a job that needs idle loans of other clusters may go first, of those that need none.
-
-More of them let fewer loans move; fewer of them keep the order of one queue, in which large jobs start earlier.
-"""
 PASS, COUNT, SEARCH, PIECES = 1, 4, 15, 4
 """The steps of a look at a job, of counting and of searching its place, and the pieces of a gang that make one more."""
 HEADS = 16
 """The heads that are lined up, or passed, in one step."""
 START, VNODE, GROWTH = 15, 4, 8
 """The steps of writing and carrying out a start, of each virtual node of it, and of each one that grows for it."""
+_NOTHING: AbstractContextManager[None] = nullcontext()
 Before = tuple[Memo, int | None]
 """The memo of the last scan of a queue, and when that ends to hold (``Queue.until_ns``)."""
-Turn = tuple[int, int, bool]
-
-
-def turn_of(priority: int, job_id: int, *, is_held: bool) -> Turn:
-    """The turn of the first job of a queue among those of all queues; ``is_held``: it needs idle loans of others."""
-    return (-priority, job_id + OVERTAKEN * is_held, is_held)
 
 
 class QueueScan:
@@ -143,6 +133,8 @@ class QueueScan:
         self.queue.until_ns = before[1]
         if self.is_over:
             self.queue.memo, self.is_skipped = before[0], True
+            if self.policy.discipline != STRICT:
+                self.queue.doubts.known_at = self.queue.doubts.frees
         else:
             self._table.heads = self._table.most_heads
         return True
@@ -173,8 +165,7 @@ class QueueScan:
     def rank(self) -> tuple[tuple[float, ...], Turn]:
         """The rank of the queue: the queue with the least rank has the next turn.
 
-        Where no order is fair, the highest priority is first, then the oldest job, as in one queue. But a job that
-        needs idle loans of other clusters lets the ``OVERTAKEN`` jobs behind it go first, so that few loans move.
+        Where no order is fair, the highest priority is first, then the oldest job, as in one queue (``turn_of``).
         """
         job = self.queue.jobs[self._first[1]]
         turn = turn_of(job.priority, job.job_id, is_held=self._held == job.job_id)
@@ -185,8 +176,10 @@ class QueueScan:
 
     def finish(self) -> None:
         """Keep the reservations for the next round."""
-        self.queue.kept = self._table.promises(is_over=self.is_over)
-        if self.is_over:
+        is_over = self.is_over
+        self.queue.kept = self._table.promises(is_over=is_over)
+        if is_over:
+            self.queue.doubts.known_at = self.queue.doubts.frees
             self.queue.is_stale = False
             self.queue.improved.clear()
 
@@ -217,7 +210,7 @@ class QueueScan:
             self._pass_reserved(job, sub_queue, rest, kept_off, outer)
             return None
         is_held, self._held = self._held == job.job_id, None
-        with self.preemptor.holds.lifted(reach):
+        with self.preemptor.holds.lifted(reach) if reach else _NOTHING:
             start, found = None, None
             if not is_held:
                 start, found = self._try_due(job, shape, binding, outer, mine)
@@ -235,7 +228,7 @@ class QueueScan:
         if start is not None:
             self._push(sub_queue, rest)
         elif found is None:
-            sub_queue.blocked_by, sub_queue.blocked_at = tuple(kept_off), self.queue.doubts.regards
+            sub_queue.blocked_by, sub_queue.blocked_at = tuple(kept_off), self.queue.doubts.now
             self.preemptor.lapse(job)
             self._pass_reserved(job, sub_queue, rest, kept_off, outer)
         else:
@@ -274,6 +267,7 @@ class QueueScan:
         if rest is None:
             rest = Candidates(self.queue.jobs, self.policy, sub_queue, self.now_ns)
             if next(rest, None) is not job:
+                self._leave(sub_queue)
                 self._push(sub_queue, Candidates(self.queue.jobs, self.policy, sub_queue, self.now_ns))
                 return None
         return job, sub_queue, rest
@@ -351,12 +345,14 @@ class QueueScan:
     def _pass_over(self, reserved: Collection[str]) -> None:
         """Pass over the heads that are not lined up and need no look, up to the first one that needs one."""
         shapes, doubts = self.queue.shapes, self.queue.doubts
-        reach = reach_of(self.ledger, self.queue.parent_id)
 
         def needs_look(name: str) -> bool:
-            if name in reserved or (name in doubts.untold and not self._is_known(shapes[name])):
+            shape = shapes[name]
+            if name in reserved or (name in doubts.untold and not self._is_known(shape)):
                 return True
-            return shapes[name].is_doubted and reach.may_hold(shapes[name].count)
+            if shape.is_doubted:
+                return reach_of(self.ledger, self.queue.parent_id).may_hold(shape.count)
+            return shape.stood_at != doubts.frees and not self.queue.has_verdict(self.ledger, shape)
 
         names = {*self.queue.to_look_at(self.ledger), *reserved}
         self.budget.spend(self._heads.pass_over(shapes, names, needs_look) // HEADS)
@@ -371,13 +367,19 @@ class QueueScan:
                 shape.note_told(is_told=True)
         return shape.is_told
 
+    def _leave(self, sub_queue: SubQueue) -> None:
+        """Note that jobs are passed although nobody has asked whether their verdict stands."""
+        self.queue.shapes[sub_queue.shape].note_told(is_told=False)
+
     def _keep_back(self, sub_queue: SubQueue, reason: str, message: str, *, winners: bool) -> bool:
         """Keep back all jobs of the queue in this round. ``winners`` False: nominated jobs may still start.
 
         Returns True.
         """
         self._say(sub_queue, reason, message)
+        self._leave(sub_queue)
         for head in self._heads.line_up_all():
+            self._leave(head[2])
             if not head[2].winner or winners:
                 if head[3] or any(Candidates(self.queue.jobs, self.policy, head[2], self.now_ns)):
                     self._say(head[2], reason, message)
@@ -396,6 +398,7 @@ class QueueScan:
         )
         if refusal is None:
             return False
+        self._leave(sub_queue)
         text = words.verdict_on_limit(refusal, parent_id, job.user)
         if refusal.rule == jb.CAP_REACHED:
             return self._keep_back(sub_queue, jb.CAP_REACHED, text, winners=True)
@@ -525,7 +528,9 @@ class QueueScan:
             self.budget.spend(COUNT)
             if reason := plain_reason(self.ledger.index(job.parent_id), shape.count):
                 return reason
-        self._spend(job)
+            self.budget.spend(_search_steps(job))
+        else:
+            self._spend(job)
         return place_again(self.ledger, job.parent_id, job.spec, job.entry, shape.places)
 
     def _grow(self, job: PendingJob, *, loose: bool) -> Start | Unplaced | None:
@@ -546,11 +551,11 @@ class QueueScan:
 
     def _spend(self, job: PendingJob) -> None:
         shape = self.queue.shapes[job.shape]
-        self.budget.spend(COUNT if self._is_short(shape) else SEARCH + len(job.spec.fixed) // PIECES)
+        self.budget.spend(COUNT if self._is_short(shape) else _search_steps(job))
 
     def _take(self, start: Start) -> Start:
         self._table.drop_views()
-        take(self.ledger, start, start.run_id)
+        take(self.ledger, start)
         return start
 
     def _count(self, start: Start) -> None:
@@ -562,10 +567,7 @@ class QueueScan:
         self.running.put(RunningJob.begun(job, start.cluster_id, start.run_id, self.now_ns))
         self._table.note_start(start)
         if self.shares is not None:
-            allocations = [vnode.allocation for vnode in start.vnodes] or [start.allocation]
-            self.shares.add(
-                job.parent_id, job.user, rs.total(allocation.amounts for allocation in allocations)
-            )
+            self.shares.add(job.parent_id, job.user, start.held)
 
     def _verdict(self, job: PendingJob, found: Unplaced, nominations: frozenset[int]) -> Verdict:
         depends = nominations or self.ledger.clusters[job.parent_id].spec.flexible
@@ -591,9 +593,12 @@ class QueueScan:
         return self.shares.of_user(self.queue.parent_id, user)
 
     def _push(self, sub_queue: SubQueue, rest: Candidates) -> None:
-        job = next(rest, None)
-        if job is not None:
+        if (job := next(rest, None)) is not None:
             self._heads.push((self._share_of(sub_queue.user), order_key(job, self.policy), sub_queue, rest))
+
+
+def _search_steps(job: PendingJob) -> int:
+    return SEARCH + len(job.spec.fixed) // PIECES
 
 
 def _with_doubt(found: Unplaced, grown: Unplaced) -> Unplaced:

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from vctl.core.jobs import INFEASIBLE, INSUFFICIENT, PendingJob
 from vctl.core.ledger import Ledger
 from vctl.core.queue_policy import DEFAULT, FAIR, QueuePolicy
+from vctl.core.values import replace
 from vctl.scheduler.feasibility import FeasibilityJudge, could_help
 from vctl.scheduler.heads import Candidates, Rest
 from vctl.scheduler.needs import Needs
@@ -24,7 +25,10 @@ from vctl.scheduler.orders import ORDERS, OrderKey, order_key
 from vctl.scheduler.reach import reach_of
 from vctl.scheduler.reservations import Reservation, Shared
 from vctl.scheduler.scheduling_class import Doubts, SchedulingClass, SubQueue, SubQueueKey, Verdict
+from vctl.scheduler.upper_bound import UpperBound
 
+MOST_FREED = 16
+"""If something came free in more virtual nodes, it is not asked which classes may fit into any of them."""
 MOST_LEFT = 64
 """The number of shapes without a waiting job whose places are remembered."""
 
@@ -59,8 +63,8 @@ class Queue:
         self.shapes: dict[str, SchedulingClass] = {}
         self.doubts = Doubts()
         """Which of them may need a look."""
-        self.needs = Needs()
-        """The shapes by what they need on a node."""
+        self.needs, self.parts = Needs(), Needs()
+        """The shapes by what their largest piece needs on a node, and any of their parts."""
         self._heads: list[tuple[OrderKey, SubQueue]] | None = None
         """The sub-queues by their first jobs; None: to be sorted again."""
         self.timed: set[int] = set()
@@ -69,8 +73,8 @@ class Queue:
         """Wait keys with a reported reason whose last job has left since the last commit."""
         self.told: dict[str, tuple[str, str]] = {}
         """Wait key -> (reason, message) that was reported last."""
-        self.places: dict[str, Places] = {}
-        """Shape without a waiting job -> the places of its gangs, for the next job of that shape."""
+        self.left: dict[str, tuple[Places, UpperBound]] = {}
+        """Shape without a waiting job -> the places of its gangs and their count, for the next job of that shape."""
         self.kept: dict[int, Reservation] = {}
         """Reservations of the last round, by job."""
         self.shared: dict[int, Shared] = {}
@@ -189,9 +193,11 @@ class Queue:
         """The sub-queue of a job; made for the first job in it."""
         shape = self.shapes.get(job.shape)
         if shape is None:
-            known = self.places.pop(job.shape, {})
-            shape = self.shapes[job.shape] = SchedulingClass(job, self.doubts, places=known)
-            self.needs.put(job.shape, shape.count)
+            left = self.left.pop(job.shape, None)
+            known, count = ({}, UpperBound(job.spec)) if left is None else left
+            shape = self.shapes[job.shape] = SchedulingClass(job, count, self.doubts, places=known)
+            self.needs.put(job.shape, shape.count.largest)
+            self.parts.put(job.shape, shape.count.least)
             self.unnoted[job.shape] = None
         sub_queue = shape.sub_queues.get(key := self._sub_queue_key(job))
         if sub_queue is None:
@@ -222,11 +228,12 @@ class Queue:
             del self.shapes[job.shape]
             self.doubts.drop(job.shape)
             self.needs.drop(job.shape)
+            self.parts.drop(job.shape)
             self.unnoted[job.shape] = None
             if shape.places:
-                if len(self.places) >= MOST_LEFT:
-                    self.places.clear()
-                self.places[job.shape] = shape.places
+                if len(self.left) >= MOST_LEFT:
+                    self.left.clear()
+                self.left[job.shape] = shape.places, shape.count
         if not waits:
             self._forget_reason(sub_queue)
 
@@ -270,13 +277,14 @@ class Queue:
         self.shared.clear()
         self.kept.clear()
         self.search = self.snapshot = None  # victims are chosen by the policy
-        self._heads, self.doubts, self.needs = None, Doubts(self.doubts.regards), Needs()
+        self._heads, self.needs, self.parts = None, Needs(), Needs()
+        self.doubts = replace(self.doubts, untold={}, unsure={})
         before, self.shapes = self.shapes, {}
         self._file_all(self.jobs.values())
         for name, shape in self.shapes.items():
             if (was := before.get(name)) is not None:
                 shape.judge(was.verdict)
-                shape.grown, shape.judged_at, shape.places = was.grown, was.judged_at, was.places
+                shape.judged_at, shape.stood_at, shape.places = was.judged_at, was.stood_at, was.places
         self.recall(self.told)
 
     def recall(self, told: Mapping[str, tuple[str, str]]) -> None:
@@ -314,29 +322,20 @@ class Queue:
         return (job.user if self.splits_users else "", priority, winner)
 
     def reconsider(self, ledger: Ledger, grown: Iterable[str]) -> None:
-        """Mark the verdicts on shapes that may fit after capacity came free in these virtual nodes of its cluster.
+        """Note that capacity came free in these virtual nodes of its cluster, which cannot grow.
 
-        ``has_verdict`` decides about a marked verdict when the next job of the shape is tried.
+        Whether it helps a shape is asked when the turn comes to it (``has_verdict``).
         """
         slots = [vnode_id for vnode_id in grown if vnode_id in ledger.capacities]
         if not slots:
             return
         self.growths += 1
-        freed = any(part[0] in slots for one in self.nominations.values() for part in one.pieces)
-        for shape in self.shapes.values():
-            if freed:
+        self.doubts.note_freed(slots)
+        if len(self.doubts.freed) > 2 * len(ledger.members[self.parent_id]):
+            self.doubts.keep_freed(ledger.members[self.parent_id])
+        if any(part[0] in slots for one in self.nominations.values() for part in one.pieces):
+            for shape in self.shapes.values():
                 shape.forget_nominations()
-            reserved = [sub_queue for sub_queue in shape.sub_queues.values() if sub_queue.blocked_by]
-            if shape.grown is not None:
-                shape.judge(None)  # not tried since capacity came free before: there may be more by now
-            verdict = shape.verdict
-            if verdict is None and not reserved:
-                continue
-            if (verdict is not None and verdict.exhausted) or self.can_help(ledger, shape, slots):
-                if verdict is not None:
-                    shape.doubt(slots)
-                for sub_queue in reserved:
-                    sub_queue.blocked_by = ()
 
     def judge_capacity(self, ledger: Ledger) -> None:
         """Forget verdicts whose reason is wrong now: infeasible became feasible, or the other way round."""
@@ -357,40 +356,49 @@ class Queue:
         index = ledger.index(self.parent_id)
         if index.stamp in shape.places:
             return True
-        if not shape.count.is_met(shape.count.inside(index)):
-            return False  # the free capacity is too small in total
-        return could_help(ledger, self.parent_id, shape.example.spec, shape.example.entry, slots)
+        if not could_help(ledger, self.parent_id, shape.example.spec, shape.example.entry, slots):
+            return False
+        return shape.count.is_met(shape.count.inside(index))  # else the free capacity is too small in total
 
     def has_verdict(self, ledger: Ledger, shape: SchedulingClass) -> bool:
         """Whether the verdict of a class holds: no capacity that may help came free, or others took it."""
-        verdict = shape.verdict
-        if verdict is None:
+        if shape.verdict is None:
             return False
-        if shape.is_doubted and reach_of(ledger, self.parent_id).may_hold(shape.count):
+        is_doubted = shape.is_doubted and reach_of(ledger, self.parent_id).may_hold(shape.count)
+        if is_doubted or self.blocked(ledger, shape) is None:
+            shape.note_told(is_told=False)
             return False
-        if shape.grown is not None:
-            if verdict.valid_for != ledger.index(self.parent_id).stamp:
-                if verdict.exhausted or self.can_help(ledger, shape, shape.grown):
-                    return False
-            shape.grown = None
+        shape.stood_at = self.doubts.frees
         return True
+
+    def blocked(self, ledger: Ledger, shape: SchedulingClass) -> Verdict | None:
+        """The verdict of a class; None if what came free in its cluster may help (elsewhere: ``is_doubted``)."""
+        verdict = shape.verdict
+        if verdict is None or not (freed := shape.freed):
+            return verdict
+        if verdict.valid_for == ledger.index(self.parent_id).stamp:
+            return verdict
+        return None if verdict.exhausted or self.can_help(ledger, shape, freed) else verdict
 
     def known_verdict(self, ledger: Ledger, shape: SchedulingClass) -> Verdict | None:
         """The verdict of a class; None if capacity that may help came free since."""
-        return shape.blocked if shape.grown is None and self.has_verdict(ledger, shape) else None
+        return shape.verdict if self.has_verdict(ledger, shape) else None
 
     def to_look_at(self, ledger: Ledger) -> Collection[str]:
         """The shapes whose verdict may not hold, or was not reported for all of their jobs; and maybe others."""
-        if not self.doubts.regards:
-            return self.doubts.untold
-        some = self.needs.within(reach_of(ledger, self.parent_id).largest_pieces)
-        return [*self.doubts.untold, *some]
+        some: list[str] = []
+        if self.doubts.regards:
+            some += self.needs.within(reach_of(ledger, self.parent_id).largest_pieces)
+        if freed := self.doubts.freed_since(self.doubts.known_at):
+            free = (ledger.capacities[one].free for one in freed if one in ledger.capacities)
+            some += self.parts.within(free) if len(freed) <= MOST_FREED else self.shapes
+        return [*self.doubts.untold, *some] if some else self.doubts.untold
 
     def forget_verdicts(self) -> None:
         """Forget all verdicts and known places."""
         self.growths += 1
         self.memo = None
-        self.places.clear()
+        self.left.clear()
         for shape in self.shapes.values():
             shape.forget()
             shape.places.clear()
@@ -416,9 +424,14 @@ class Queue:
         """Whether these reservations are known to leave too little free for a sub-queue."""
         if not sub_queue.is_blocked_by(binding):
             return False
-        count = self.shapes[sub_queue.shape].count
-        is_doubted = sub_queue.blocked_at != self.doubts.regards
-        return not (is_doubted and reach_of(ledger, self.parent_id).may_hold(count))
+        shape = self.shapes[sub_queue.shape]
+        regards, frees = sub_queue.blocked_at
+        if regards != self.doubts.regards and reach_of(ledger, self.parent_id).may_hold(shape.count):
+            return False
+        if frees == self.doubts.frees:
+            return True
+        is_proof = shape.verdict is None or not shape.verdict.exhausted
+        return is_proof and not self.can_help(ledger, shape, self.doubts.freed_since(frees))
 
     def short(self, ledger: Ledger, now_ns: int, *, judged: bool) -> Iterator[PendingJob]:
         """An example of each class with a job that may start now and was told that there is too little for it.

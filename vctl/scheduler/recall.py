@@ -140,7 +140,10 @@ def is_loose(ledger: Ledger) -> bool:
 
 
 def _has_idle(ledger: Ledger, cluster_id: str) -> bool:
-    return any(ledger.vnodes[one].kind == FLEXIBLE for one in ledger.with_free(cluster_id))
+    return any(
+        ledger.vnodes[one].kind == FLEXIBLE and ledger.capacities[one].has_free()
+        for one in ledger.with_free(cluster_id)
+    )
 
 
 def _is_stuck(ledger: Ledger, vnode: VNode) -> bool:

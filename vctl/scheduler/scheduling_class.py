@@ -6,8 +6,9 @@ priority and nomination).
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Container, Iterable, Iterator, Sequence
 from heapq import merge
+from itertools import takewhile
 from typing import TYPE_CHECKING, NamedTuple
 
 from vctl.core.jobs import INFEASIBLE, INSUFFICIENT, PendingJob
@@ -37,8 +38,8 @@ class SubQueue:
     order: list[OrderKey] = field(default_factory=list)
     blocked_by: tuple[Reservation, ...] = ()
     """Reservations that kept its first job back at the last attempt; they do so while all of them bind."""
-    blocked_at: int = 0
-    """``Doubts.regards`` at that attempt."""
+    blocked_at: tuple[int, int] = (0, 0)
+    """``Doubts.regards`` and ``Doubts.frees`` at that attempt."""
     no_victims: tuple[str, object, int, int | None] | None = None
     """The verdict that ending other jobs does not help, and until when it holds (see ``preemption``)."""
 
@@ -73,10 +74,36 @@ class Doubts:
 
     regards: int = 0
     """The number of times that something came free elsewhere that may help any class (``Queue.regard``)."""
+    frees: int = 0
+    """The number of times that something came free in the cluster, which cannot grow (``Queue.reconsider``)."""
+    freed: dict[str, int] = field(default_factory=dict)
+    """Virtual node of the cluster -> when something came free there last, the latest one at the end."""
+    known_at: int = 0
+    """``frees`` when a scan was over: all classes that are not ``untold`` stood then."""
     untold: dict[str, None] = field(default_factory=dict)
     """The classes without a verdict that stood at the last look and was reported for all of their sub-queues."""
     unsure: dict[str, None] = field(default_factory=dict)
     """The classes whose verdict is no proof."""
+
+    @property
+    def now(self) -> tuple[int, int]:
+        """Both numbers of times."""
+        return self.regards, self.frees
+
+    def note_freed(self, slots: Iterable[str]) -> None:
+        """Note that something came free in these virtual nodes."""
+        self.frees += 1
+        for one in slots:
+            self.freed.pop(one, None)
+            self.freed[one] = self.frees
+
+    def keep_freed(self, slots: Container[str]) -> None:
+        """Forget virtual nodes that are gone: keep these."""
+        self.freed = {one: frees for one, frees in self.freed.items() if one in slots}
+
+    def freed_since(self, frees: int) -> list[str]:
+        """The virtual nodes in which something came free since that time."""
+        return [one for one, _ in takewhile(lambda item: item[1] > frees, reversed(self.freed.items()))]
 
     def drop(self, name: str) -> None:
         """Forget a class that has no jobs any more."""
@@ -89,24 +116,18 @@ class SchedulingClass:
     """The queued jobs of one shape and the verdict on them (None: not judged yet)."""
 
     example: PendingJob
+    count: UpperBound
+    """The upper bound on the number of its pieces that fit."""
     doubts: Doubts = field(default_factory=Doubts)
     sub_queues: dict[SubQueueKey, SubQueue] = field(default_factory=dict)
     verdict: Verdict | None = None
     """The verdict of the last attempt."""
-    grown: list[str] | None = None
-    """Virtual nodes of its cluster with capacity that came free since then and may help; None: none."""
     judged_at: int = 0
     """``Doubts.regards`` at the last attempt."""
+    stood_at: int = 0
+    """``Doubts.frees`` at the last attempt, or when the verdict was found to stand."""
     places: Places = field(default_factory=dict)
     """Places of its gang by the free capacity of the cluster."""
-    _count: UpperBound | None = None
-
-    @property
-    def count(self) -> UpperBound:
-        """The upper bound on the number of its pieces that fit."""
-        if self._count is None:
-            self._count = UpperBound(self.example.spec)
-        return self._count
 
     @property
     def is_told(self) -> bool:
@@ -114,9 +135,10 @@ class SchedulingClass:
         return self.example.shape not in self.doubts.untold
 
     @property
-    def blocked(self) -> Verdict | None:
-        """The verdict; None if capacity of its cluster that may help came free (elsewhere: ``is_doubted``)."""
-        return self.verdict if self.grown is None else None
+    def freed(self) -> list[str]:
+        """The virtual nodes of its cluster in which something came free since the verdict was known to stand."""
+        doubts = self.doubts
+        return doubts.freed_since(max(self.stood_at, doubts.known_at) if self.is_told else self.stood_at)
 
     def note_told(self, *, is_told: bool) -> None:
         """Note whether that is so."""
@@ -127,7 +149,7 @@ class SchedulingClass:
 
     def judge(self, verdict: Verdict | None) -> None:
         """Take over the verdict of an attempt; None: there is no verdict any more."""
-        self.verdict, self.grown, self.judged_at = verdict, None, self.doubts.regards
+        self.verdict, self.judged_at, self.stood_at = verdict, self.doubts.regards, self.doubts.frees
         self.note_told(is_told=False)
         if verdict is None or verdict.is_sure:
             self.doubts.unsure.pop(self.example.shape, None)
@@ -138,11 +160,6 @@ class SchedulingClass:
     def is_doubted(self) -> bool:
         """Whether something came free elsewhere since the verdict."""
         return self.verdict is not None and self.judged_at != self.doubts.regards
-
-    def doubt(self, slots: list[str]) -> None:
-        """Leave the verdict to whoever tries the class next: capacity came free in these virtual nodes."""
-        self.grown = slots
-        self.note_told(is_told=False)
 
     def forget(self) -> None:
         """Forget all verdicts."""

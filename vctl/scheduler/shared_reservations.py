@@ -136,9 +136,9 @@ class SharedReservations:
 
     def binding(self, job: PendingJob) -> list[Shared]:
         """The reservations that a job must leave alone when it starts now."""
-        if not (shareds := self._all()):
+        if not (self._fair or self._reserved):
             return []
-        mine = self.of(job)
+        shareds, mine = self._all(), self.of(job)
         end_ns = None if job.time_limit_ns is None else self.now_ns + job.time_limit_ns
         above = self._upward(job.parent_id)
         return [
@@ -295,6 +295,9 @@ class SharedReservations:
     def note_start(self, job: PendingJob) -> None:
         """Note that a job starts: its reservation ends."""
         self._reserved.pop(job.job_id, None)
+        self._availability.clear()
+        if not (self._fair or self._before):
+            return
         chain = self._upward(job.parent_id)
         for fair, siblings in self._fair.items():
             if (
@@ -305,7 +308,6 @@ class SharedReservations:
                 del siblings[self._sibling(fair, job)]
         for key in [key for key in self._before if key[0] in chain]:
             del self._before[key]  # the start ignored this reservation, so it may not hold any more
-        self._availability.clear()
 
     def _reserve(self, job: PendingJob, level: str, scope: str, *, endless: bool) -> Shared | None:
         if not self._may_grow(job):

@@ -7,6 +7,7 @@ and "enough" only means that a search may find a place. The flexible minimum and
 from __future__ import annotations
 
 from collections.abc import Iterable
+from functools import cached_property
 from operator import ge
 
 from vctl.core.clusters import ClusterSpec
@@ -45,6 +46,12 @@ class UpperBound:
         self._known: tuple[int, list[int]] | None = None
         is_single = len(self.kinds) == 1 and len(self.kinds[0]) == 1
         self._only = self.kinds[0][0] if is_single else None
+        self._has_others = (
+            spec.flexible
+            or not self.kinds
+            or len(requested) > len(self.kinds)
+            or any(spec.replica_sets.values())
+        )
         self._is_plain = (
             len(requested) == len(self.kinds) == 1
             and not any(spec.replica_sets.values())
@@ -58,10 +65,20 @@ class UpperBound:
         """Whether "enough" is certain, too: all pieces are equal, may go anywhere, hold the entrypoint."""
         return self._is_plain and within(entry, dict(self.kinds[0]))
 
-    @property
+    @cached_property
     def largest(self) -> Amounts:
         """A piece that no other one exceeds in everything. Empty: no piece asks for anything."""
         return dict(max(self.kinds, key=lambda kind: sum(amount for _, amount in kind), default=()))
+
+    @cached_property
+    def least(self) -> Amounts:
+        """What each part of the gang asks for at least on one node. Empty: a part may ask for nothing."""
+        if self._has_others:
+            return {}
+        first, *others = map(dict, self.kinds)
+        for other in others:
+            first = {name: min(amount, other[name]) for name, amount in first.items() if name in other}
+        return first
 
     def of(self, free: Amounts) -> list[int]:
         """The number of pieces of each kind that fit into these free amounts."""

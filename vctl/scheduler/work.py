@@ -30,6 +30,8 @@ class Budget:
     """
 
     remaining: int | None = None
+    enough: int | None = None
+    """With so many left, a round that has a start to commit ends; None: it goes on."""
 
     def spend(self, steps: int) -> None:
         """Note that these steps were done."""
@@ -40,3 +42,8 @@ class Budget:
     def is_spent(self) -> bool:
         """Whether the piece ends here."""
         return self.remaining is not None and self.remaining <= 0
+
+    @property
+    def is_enough(self) -> bool:
+        """Whether the piece ends here if anything came of it."""
+        return self.remaining is not None and self.enough is not None and self.remaining <= self.enough

@@ -54,7 +54,7 @@ from vctl.scheduler.gang_growth import place_or_grow
 from vctl.scheduler.lending import kept_back, withhold
 from vctl.scheduler.orders import order_key
 from vctl.scheduler.placement import Unplaced
-from vctl.scheduler.plan import Plan, Start, Trial
+from vctl.scheduler.plan import Plan, Start, Trial, nodes_of
 from vctl.scheduler.queueing import Queue
 from vctl.scheduler.reservations import FOR_EVER
 from vctl.scheduler.work import Budget
@@ -333,7 +333,7 @@ class _Future(Player):
         if self.now_ns <= self.began_ns and not self._ended:
             return NOW
         awaited = {name for _, name in self.backlog.awaits.get(job.job_id, ())} | {job.array_id}
-        node_ids = {vnode.node_id for vnode in start.vnodes} | {start.node_id}
+        node_ids = nodes_of(start)
         near = [one for one in self._ended if {one.job.submission_id, one.job.array_id} & (awaited - {None})]
         near = near or [one for one in self._ended if one.node_ids & node_ids] or self._ended
         if near:
@@ -348,9 +348,8 @@ class _Future(Player):
         """The end of a sentence: what else has to come true."""
         names = [name for condition, name in self.backlog.awaits.get(job.job_id, ()) if condition == "ok"]
         succeeds = "succeeds" if len(names) == 1 else "succeed"
-        passes = PASSES if self._passes(job) else BESIDE if self._rivals(job) else ""
-        passes = passes or (BEHIND if self._is_passable(job) else "")
         awaits = f", if {listed(names, NAMED)} {succeeds}" if names else ""
+        passes = self._passing(job)
         return (f", {passes}" if passes else "") + awaits + self._behind(job) + self._left_out()
 
     def _left_out(self) -> str:
@@ -359,31 +358,24 @@ class _Future(Player):
         is_made = self.ledger.templates and self.now_ns > self.began_ns
         return tasks + (", or before that on a machine that is made for it" if is_made else "")
 
-    def _passes(self, job: PendingJob) -> bool:
-        """Whether jobs ahead of a job wait on while it starts: an earlier end may let one of them start instead."""
-        queue = self.queues[job.parent_id]
-        if self.now_ns <= self.began_ns or queue.policy.discipline == STRICT:
-            return False
-        key = order_key(job, queue.policy)
-        return any(
-            order_key(one, queue.policy) < key
-            for one in queue.jobs.values()
-            if one.may_start(self.now_ns) and one.job_id != job.job_id
-        )
-
-    def _is_passable(self, job: PendingJob) -> bool:
-        """Whether nothing was reserved for a job at whose start jobs behind it wait: one may pass it."""
-        queue = self.queues[job.parent_id]
-        if self.now_ns <= self.began_ns or queue.policy.discipline == STRICT or job.job_id in self._reserved:
-            return False
-        return any(one.may_start(self.now_ns) and one.job_id != job.job_id for one in queue.jobs.values())
-
-    def _rivals(self, job: PendingJob) -> bool:
-        """Whether jobs of other queues wait on while a job starts: an earlier end may let one of them start instead."""
+    def _passing(self, job: PendingJob) -> str:
+        """Who waits on while a job starts, and may start instead if something ends earlier."""
         if self.now_ns <= self.began_ns:
-            return False
-        others = (queue for name, queue in self.queues.items() if name != job.parent_id)
-        return any(one.may_start(self.now_ns) for queue in others for one in queue.jobs.values())
+            return ""
+
+        def left(name: str) -> Iterator[PendingJob]:
+            jobs = self.queues[name].jobs.values()
+            return (one for one in jobs if one.may_start(self.now_ns) and one.job_id != job.job_id)
+
+        policy = self.queues[job.parent_id].policy
+        key, is_strict = order_key(job, policy), policy.discipline == STRICT
+        if not is_strict and any(order_key(one, policy) < key for one in left(job.parent_id)):
+            return PASSES
+        if any(any(left(name)) for name in self.queues if name != job.parent_id):
+            return BESIDE
+        # nothing was reserved for it: one behind it may pass
+        is_passable = not is_strict and job.job_id not in self._reserved and any(left(job.parent_id))
+        return BEHIND if is_passable else ""
 
     def _behind(self, job: PendingJob) -> str:
         """The end of a sentence: jobs behind it, which were not read, might take its place."""
@@ -519,9 +511,9 @@ def _place_of(ledger: Ledger, job: PendingJob) -> set[str] | None:
     """The nodes on which a job has a place in a ledger; None: it has none."""
     if job.parent_id != PRIMARY and job.parent_id not in ledger.clusters:
         return None
-    twin = ledger.copy()
-    twin.grown, twin.withheld = {}, {}
-    found = place_or_grow(twin, job.parent_id, job.spec, job.entry)
+    trial = ledger.copy()
+    trial.grown, trial.withheld = {}, {}
+    found = place_or_grow(trial, job.parent_id, job.spec, job.entry)
     if isinstance(found, Unplaced):
         return None
     return {piece.node_id for piece in found[1].pieces}

@@ -13,8 +13,8 @@ from math import ceil
 
 from vctl.core.resources import Amounts
 from vctl.simulate.play import Played
+from vctl.simulate.workload import SECOND
 
-SECOND = 10**9
 TAU_NS = 10 * SECOND
 HOUR_NS = 3600 * SECOND
 

@@ -11,7 +11,6 @@ from heapq import heappop, heappush
 from itertools import chain, count
 
 from vctl.core import jobs as jb
-from vctl.core import resources as rs
 from vctl.core.jobs import PendingJob, RunningJob
 from vctl.core.ledger import Ledger
 from vctl.core.queue_policy import REQUEUE
@@ -176,7 +175,7 @@ class Player:
         if trial and start.cluster and trial.settle(job.job_id, start.cluster, start.vnodes):
             self.ledger.charge(start.run_id, start.vnode_id, start.allocation)
         else:
-            take(self.ledger, start, start.run_id)
+            take(self.ledger, start)
         for change in granted_to_gang(start.vnodes, loans, self.now_ns, self._lease_ids.__next__):
             self.ledger.put_lease(change.lease)
         self._unmark(self.queues[job.parent_id], job.job_id)
@@ -187,7 +186,7 @@ class Player:
         if limit_ns is not None and limit_ns < lasts_ns:
             lasts_ns, played.cut = limit_ns, True
         played.start_ns, played.end_ns = self.now_ns, self.now_ns + lasts_ns
-        played.held = rs.total([part.allocation.amounts for part in start.vnodes or (start,)])
+        played.held = start.held
         self._holders[job.job_id] = RunningHolder(
             job.job_id, job.submission_id, job.priority,
             None if start.cluster is None else start.cluster_id, (start.run_id,), row,

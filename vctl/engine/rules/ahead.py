@@ -32,8 +32,8 @@ from vctl.scheduler.elasticity import allowance, growing
 from vctl.scheduler.fairness import is_fair
 from vctl.scheduler.handover import moved, over
 from vctl.scheduler.limits import has_limit
+from vctl.scheduler.orders import Turn, turn_of
 from vctl.scheduler.plan import has_room
-from vctl.scheduler.queue_scan import Turn, turn_of
 from vctl.scheduler.queueing import Queue
 
 _MAX_CLASSES = 8

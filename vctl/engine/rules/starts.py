@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 
-from vctl.core import resources as rs
 from vctl.core.clusters import VNode
 from vctl.core.jobs import Run, RunningJob
 from vctl.core.resources import EMPTY
@@ -15,7 +14,7 @@ from vctl.engine.rules import leases, preemption
 from vctl.engine.rules.leases import Loans
 from vctl.engine.state import SchedulerState
 from vctl.scheduler.elasticity import Grow
-from vctl.scheduler.plan import Plan, Start, TaskStart, still_fits
+from vctl.scheduler.plan import Plan, Start, TaskStart, nodes_of, still_fits
 
 
 @value(frozen=True, slots=True)
@@ -70,10 +69,6 @@ def _start(state: SchedulerState, start: Start, supply: Supply, now: int) -> Ite
     job, cluster = start.job, start.cluster
     if cluster is not None:
         cluster = replace(cluster, revision=supply.revision())
-        held = rs.total(vnode.allocation.amounts for vnode in start.vnodes)
-        node_ids = tuple(sorted({vnode.node_id for vnode in start.vnodes}))
-    else:
-        held, node_ids = dict(start.allocation.amounts), (start.node_id,)
     attempt = job.attempt + 1
     run = Run(
         f"{job.job_id}.{attempt}.0.{supply.name()}", job.job_id, attempt, 0, start.cluster_id, start.vnode_id,
@@ -86,8 +81,8 @@ def _start(state: SchedulerState, start: Start, supply: Supply, now: int) -> Ite
     if job.per_node:
         runs = _gang(start.vnodes or state.ledger.ranked(start.cluster_id), run, supply)
         port = supply.port({running.master_port or 0 for running in state.running.jobs.values()})
-    begun = RunningJob.begun(job, start.cluster_id, run.run_id, now, held=held, master_port=port)
-    yield JobStarted(now, begun, node_ids, runs, cluster, start.vnodes)
+    begun = RunningJob.begun(job, start.cluster_id, run.run_id, now, held=start.held, master_port=port)
+    yield JobStarted(now, begun, tuple(sorted(nodes_of(start))), runs, cluster, start.vnodes)
     if loans:
         yield from leases.granted_to_gang(
             start.vnodes, loans, now, supply.lease, lease_s=state.lease_terms.duration_s, job_id=job.job_id

@@ -37,8 +37,11 @@ from vctl.ray.on_ray.wire import NAMESPACE, DeviceIndices, Packed
 
 NODES_S = 0.5
 """How often the link asks Ray for its nodes."""
-GRANT_S = 2.0
-"""How long a reservation is waited for before Ray is asked whether others hold what it needs, in seconds."""
+GRANT_S = 0.5
+"""How long a reservation is waited for before Ray is asked whether others hold what it needs, in seconds.
+
+Its job is RUNNING that long. What a run that has just ended held is free again in Ray before that.
+"""
 _POLL_S = 10.0
 _AGAIN_S = (0.1, 5.0)
 _THREADS = 8

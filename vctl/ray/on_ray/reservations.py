@@ -22,6 +22,8 @@ _PATIENCE_S = 5.0
 _NAMED = 3
 """The most shortages, and holders of each, in one message."""
 _CREATED, _REMOVED = "CREATED", "REMOVED"
+_DENIED = ("NO_RESOURCES", "INFEASIBLE")
+"""What Ray says of a placement group that it cannot create now."""
 _NODE_LABEL = "ray.io/node-id"
 _nodes: Callable[[], list[dict[str, Any]]] = ray.nodes
 _free: Callable[[], dict[str, dict[str, float]]] = available_resources_per_node
@@ -69,9 +71,17 @@ class Reservations:
         )  # fmt: skip
 
     def shortage(self, groups: list[Packed]) -> str:
-        """What placement groups lack on which nodes, and who holds that, as far as Ray tells; empty if nothing."""
+        """What placement groups lack on which nodes, and who holds that, as far as Ray tells; empty if nothing.
+
+        Also empty until Ray has tried to create one of them in vain: what is free no longer has what it just takes.
+        """
         mine = {name for name, _, _ in groups}
-        free, table = _free(), placement_group_table().values()
+        table = placement_group_table().values()
+        if not any(
+            group["name"] in mine and group["stats"]["scheduling_state"] in _DENIED for group in table
+        ):
+            return ""
+        free = _free()
         totals = {node["NodeID"]: node["Resources"] for node in _nodes()}
         needed: dict[tuple[str, str], float] = {}
         for node_id, amounts in (bundle for _, bundles, _ in groups for bundle in bundles):

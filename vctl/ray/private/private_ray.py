@@ -42,7 +42,7 @@ if MYPY or __package__:
 
     from vctl.ray.private import ray_gcs, ray_growth, ray_parent, raylets
     from vctl.ray.private.ray_parent import START_S, Failed, Over, Parent, say
-    from vctl.runtime import processes, watch
+    from vctl.runtime import processes, spawning, watch
 else:
     _HERE = os.path.dirname(os.path.abspath(__file__))
     sys.path += [_HERE, os.path.join(_HERE, "../../runtime")]
@@ -51,6 +51,7 @@ else:
     import ray_growth
     import ray_parent
     import raylets
+    import spawning
     import watch
     from ray_parent import START_S, Failed, Over, Parent, say
 
@@ -68,8 +69,9 @@ _PACKAGES = os.path.join(os.path.dirname(os.path.abspath(__file__)), "ray_packag
 def main(words: list[str]) -> "NoReturn":
     """Start Ray and become the command. Exits with 1 if Ray does not start, 126 or 127 as a shell would."""
     nodes, folder, kind, _, *command = words
-    if shutil.which(command[0]) is None:
-        _refuse(f"cannot run {command[0]}: there is no such program", 127)
+    around = tuple(map(os.fsencode, command)), {**os.environb}, os.getcwdb()
+    if (problem := spawning.foreseen(*around)) is not None:
+        _refuse(str(problem), problem.exit_code)
     ray = raylets.program(command, os.environ.get("PATH", os.defpath))
     if ray is None:
         _refuse(f"cannot start Ray: it is not installed; pip install '{raylets.PACKAGE}'", 127)
