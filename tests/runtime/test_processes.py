@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import resource
 import signal
 import subprocess
 import sys
@@ -13,7 +14,7 @@ import pytest
 
 from tests.runtime.conftest import eventually
 from tests.specification import spec
-from vctl.runtime import processes
+from vctl.runtime import processes, supervisor
 
 pytestmark = spec("16.local")
 
@@ -93,3 +94,19 @@ def test_the_clock_of_starts_is_the_one_of_proc():
         if before == after:
             return
     raise AssertionError("a tick ended at every start")
+
+
+@pytest.mark.parametrize("end", [0, 3, -signal.SIGTERM, -signal.SIGKILL])
+def test_the_status_of_a_process_is_known_before_it_is_collected(end: int) -> None:
+    """A supervisor notes it first: where memory fails as it collects the process, nobody could tell it any more."""
+    pid = os.fork()
+    if pid == 0:
+        resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+        if end < 0:
+            os.kill(os.getpid(), -end)
+        os._exit(end)
+    seen = os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT)
+    assert seen is not None
+    found = supervisor._status_of(seen)
+    _, status = os.waitpid(pid, 0)
+    assert found == status

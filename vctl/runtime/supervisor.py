@@ -359,11 +359,11 @@ class Supervisor:
             if seen is None:
                 break
             run = self.running.get(seen.si_pid) or self._run_of(seen.si_pid)  # a zombie still has its tag
+            if run is not None and run.main == seen.si_pid:
+                run.status = _status_of(seen)  # first: where memory fails in wait4, it cannot be had again
             pid, status, usage = os.wait4(seen.si_pid, 0)
             self._tags.pop(pid, None)
             if run is not None:
-                if run.main == pid:
-                    run.status = status  # first, because it can be had only once
                 run.ended(pid, status, usage)
                 changed[self.numbers[run.number.number]] = None
                 if run.main == pid:
@@ -424,6 +424,11 @@ class _OomScore:
         if self.own < _JOB_OOM:
             with _Suppressed():
                 os.pwrite(self._fd, b"%d" % score, 0)
+
+
+def _status_of(seen: "os.waitid_result") -> int:
+    """The status of a process that has ended, as wait4 gives it."""
+    return seen.si_status << 8 if seen.si_code == os.CLD_EXITED else seen.si_status
 
 
 def _signal_descriptor(*numbers: int) -> int:

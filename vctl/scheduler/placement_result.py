@@ -68,6 +68,10 @@ class Unplaced:
         """Why it does not even fit when everything is free, in words."""
         return words.lack_when_empty(self.refusal)
 
+    def doubted_with(self, other: Unplaced) -> Unplaced:
+        """The same, but no proof if another search for the same gang was none."""
+        return replace(self, exhausted=self.exhausted or other.exhausted)
+
 
 def vnodes_of(ledger: Ledger, cluster_id: str, pieces: Sequence[Piece]) -> tuple[VNode, ...]:
     """The virtual nodes for placed pieces, with the labels of the parent, their own, and the system's."""

@@ -14,7 +14,6 @@ from vctl.core import jobs as jb
 from vctl.core.jobs import PendingJob, RunningJob
 from vctl.core.ledger import Ledger
 from vctl.core.queue_policy import BACKFILL, FAIR, STRICT
-from vctl.core.values import replace
 from vctl.scheduler import limits
 from vctl.scheduler.disciplines import DISCIPLINES, ReservationTable
 from vctl.scheduler.explain import words
@@ -480,9 +479,9 @@ class QueueScan:
             if (
                 loose or self._may_loosen()
             ):  # the reason is what it lacks with all idle loans: not searched twice
-                return grown if found is None else _with_doubt(grown, found)
+                return grown if found is None else grown.doubted_with(found)
             found = found or self._place(job)  # the reason is that of the cluster without growth
-            return _with_doubt(found, grown) if isinstance(found, Unplaced) else None
+            return found.doubted_with(grown) if isinstance(found, Unplaced) else None
         if not (can_grow or loose) and not self._has_capacity(shape):
             return None
         view = self._table.view(binding)
@@ -510,7 +509,7 @@ class QueueScan:
         if isinstance(start, Start):
             revert(ledger, start)
             return None
-        return found if start is None else _with_doubt(found, start)
+        return found if start is None else found.doubted_with(start)
 
     def _is_short(self, shape: SchedulingClass) -> bool:
         """Whether a class certainly has no place now: in its cluster, or with what it can grow by."""
@@ -599,7 +598,3 @@ class QueueScan:
 
 def _search_steps(job: PendingJob) -> int:
     return SEARCH + len(job.spec.fixed) // PIECES
-
-
-def _with_doubt(found: Unplaced, grown: Unplaced) -> Unplaced:
-    return replace(found, exhausted=found.exhausted or grown.exhausted)
