@@ -20,7 +20,7 @@ TENS = [range(first, first + 10) for first in range(0, 200, 10)]
 SEEDS = [*TENS[:6], *(pytest.param(seeds, marks=pytest.mark.slow) for seeds in TENS[6:])]
 STEPS, MIDDLE, LONG = 150, 250, 500
 FOUND_BY = {
-    "leaked_lease": 9, "partial_gang": 11, "unfenced_daemon": 54, "wrong_take_back": 9, "lost_offer": 23,
+    "leaked_lease": 24, "partial_gang": 43, "unfenced_daemon": 8, "wrong_take_back": 24, "lost_offer": 28,
     "wrong_stop": 14,
 }  # fmt: skip
 """Planted fault -> the seed to begin with, where no earlier one finds it."""
