@@ -12,6 +12,7 @@ from vctl.core.clusters import LOGICAL, PRIMARY, Cluster, ClusterSpec
 from vctl.core.queue_policy import BACKFILL, BEST_EFFORT, FAIR, SECOND, STRICT, QueuePolicy
 from vctl.core.resources import CPU, SCALE
 from vctl.core.values import replace
+from vctl.scheduler.cycle import decide
 from vctl.scheduler.plan import Plan
 from vctl.scheduler.work import Budget
 from vctl.simulate import play
@@ -135,11 +136,11 @@ def test_whose_turn_it_is_reserves_beside_what_has_started_before_it_was_asked(
     trace = Trace(3, 1, QueuePolicy())
     elastic(trace, "fair", QueuePolicy(FAIR))
     elastic(trace, "other", QueuePolicy())
-    for name, cluster, limit in (("f-0", "fair", 100), ("f-1", "fair", 300), ("o-0", "other", 200)):
+    for name, cluster, limit in (("ends", PRIMARY, 100), ("f-0", "fair", 300), ("o-0", "other", 200)):
         trace.submit(Given(name, 1, limit, cluster=cluster, limit=limit))
     assert len(trace.round()) == 3
     trace.submit(Given("gang", 1, 50, nodes=2, cluster="fair", limit=50))
-    trace.submit(Given("o-1", 1, 1000, cluster="other", limit=1000))
+    trace.submit(Given("outside", 1, 1000, limit=1000))
 
     def reserved() -> int | None:
         (shared,) = trace.queues["fair"].shared.values()
@@ -148,7 +149,7 @@ def test_whose_turn_it_is_reserves_beside_what_has_started_before_it_was_asked(
 
     assert trace.round() == []
     assert reserved() == 200
-    seen, decide = [], play.decide
+    seen: list[int | None] = []
 
     def noted(*args: Any, **more: Any) -> Plan:
         plan = decide(*args, **{**more, "budget": Budget(*budget)})
@@ -157,8 +158,8 @@ def test_whose_turn_it_is_reserves_beside_what_has_started_before_it_was_asked(
 
     monkeypatch.setattr(play, "decide", noted)
     trace.end(1)
-    assert trace.round() == ["o-1"]
-    assert list(dict.fromkeys(seen)) == starts
+    assert trace.round() == ["outside"]
+    assert seen == starts
 
 
 def test_who_meets_a_reservation_only_after_growth_does_not_keep_back_who_ends_before_it() -> None:
