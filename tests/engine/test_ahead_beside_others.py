@@ -127,10 +127,10 @@ def handover(**fields: Any) -> SchedulerState:
 
 def test_the_place_of_a_run_goes_over_with_its_loan_in_the_transaction_of_its_end() -> None:
     state, numbers = handover(), supply()
-    told = dict(state.queues["b"].told)
+    told = dict(state.queues["b"].reported)
     assert told and assigned(state) == [(2, 1)]
     assert {one.borrower_id for one in state.leases.values()} == {"a"}  # nothing moves before the end
-    assert state.queues["b"].told == told and not state.queues["b"].emptied  # it waits, and has a reason
+    assert state.queues["b"].reported == told and not state.queues["b"].emptied  # it waits, and has a reason
     found = yielded(state, processes(state, [end(state, 1)], NOW, numbers.lease))
     assert [type(one) for one in found] == [
         ch.RunEnded, ch.JobEnded, ch.VNodesChanged, ch.LeaseReturned, ch.LeaseGranted, ch.JobStarted,
@@ -138,15 +138,15 @@ def test_the_place_of_a_run_goes_over_with_its_loan_in_the_transaction_of_its_en
     assert {one.borrower_id for one in state.leases.values()} == {"b"}
     assert sorted(state.running.jobs) == [2]
     assert state.ledger.vnodes["b##j2/0"].parent_id in state.ledger.members["b"]
-    assert not state.queues["b"].told and state.queues["b"].emptied
+    assert not state.queues["b"].reported and state.queues["b"].emptied
 
 
 def test_a_run_that_is_taken_back_from_the_place_of_another_cluster_waits_with_its_reason() -> None:
     state = handover()
-    told = dict(state.queues["b"].told)
+    told = dict(state.queues["b"].reported)
     assigned(state)
     apply(state, ch.RunTakenBack(run_ahead(state, 2), 2))
-    assert state.queues["b"].told == told and sorted(state.queues["b"].jobs) == [2]
+    assert state.queues["b"].reported == told and sorted(state.queues["b"].jobs) == [2]
 
 
 def test_where_the_place_is_gone_the_job_of_another_cluster_waits_again() -> None:

@@ -226,13 +226,13 @@ def test_behind_the_only_run_the_last_one_follows_and_keeps_the_reason_why_it_wa
     state = members(3, "1c")
     queue = state.queues[PRIMARY]
     plan_of(state)
-    told = dict(queue.told)
+    told = dict(queue.reported)
     assert told and assigned(state, 3) == [(2, 1), (3, 2)]
-    assert not queue.jobs and queue.told == told and not queue.emptied
+    assert not queue.jobs and queue.reported == told and not queue.emptied
     yielded(state, processes(state, [end(state, 1)], NOW, NOTHING.lease))
-    assert queue.told == told and not queue.emptied
+    assert queue.reported == told and not queue.emptied
     yielded(state, processes(state, [end(state, 2)], NOW, NOTHING.lease))
-    assert not queue.told and queue.emptied == set(told)
+    assert not queue.reported and queue.emptied == set(told)
 
 
 def test_only_ends_and_starts_keep_the_order() -> None:

@@ -133,7 +133,7 @@ def waiting(state: SchedulerState, cluster_id: str, cpus: int) -> None:
     queue = state.queues[cluster_id]
     ((name, shape),) = queue.shapes.items()
     shape.judge(verdict := Verdict("InsufficientResources", ""))
-    queue.told[name] = verdict[:2]
+    queue.reported[name] = verdict[:2]
 
 
 def test_a_lease_is_due_when_it_was_idle_long_enough_and_is_cool_again() -> None:

@@ -72,7 +72,7 @@ def without_memory(ledger: Any, queues: Any, tasks: Any, more: Any) -> tuple[Pla
     more["running"]._sums.clear()
     for queue in queues.values():
         queue.memo = None
-        queue.doubts.untold.update(dict.fromkeys(queue.shapes))  # all of them are looked at
+        queue.doubts.unreported.update(dict.fromkeys(queue.shapes))  # all of them are looked at
         queue.users = Counter(job.user for job in queue.jobs.values())
     return decide(ledger, queues, tasks, **more), queues
 
@@ -88,7 +88,7 @@ def shown(plan: Plan) -> tuple[object, ...]:
 
 def reservations(queues: Any) -> dict[str, object]:
     """What the queues keep for their jobs until the next round."""
-    return {name: (queue.kept, queue.shared, queue.told) for name, queue in queues.items() if queue.jobs}
+    return {name: (queue.kept, queue.shared, queue.reported) for name, queue in queues.items() if queue.jobs}
 
 
 @pytest.fixture

@@ -42,7 +42,7 @@ def present(player: Player) -> Backlog:
         nominations=[one for queue in queues for one in queue.nominations.values()],
         usage=player.usage,
         reservations={queue.parent_id: kept_by(queue) for queue in queues},
-        reported={queue.parent_id: dict(queue.told) for queue in queues},
+        reported={queue.parent_id: dict(queue.reported) for queue in queues},
     )
     begun = {job_id: player.jobs[job_id].arrival.job for job_id in player._holders}
     return Backlog(situation, begun)

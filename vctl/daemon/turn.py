@@ -157,8 +157,8 @@ class Turn:
                 if is_foreign:
                     tables = self.observer.tables(state, now)
                 self._apply_rules(state, [*stimuli, *self.observer.starts.take(), *tables], now)
-                while told := self.observer.awaited(state):  # what has ended now
-                    self._apply_rules(state, told, now)
+                while ended := self.observer.awaited(state):  # what has ended now
+                    self._apply_rules(state, ended, now)
             ends = sum(isinstance(one, ProcessOver) for one in stimuli)
             plan = plan or self._search(state, again=True, ends=ends)
             started = commit(self.store, state, plan, now)
@@ -225,9 +225,9 @@ class Turn:
         while self.handed:
             self.handed.pop().drop()
 
-    def _apply_rules(self, state: FollowedState, told: Sequence[Stimulus], now: Now) -> None:
+    def _apply_rules(self, state: FollowedState, stimuli: Sequence[Stimulus], now: Now) -> None:
         state.changed.ended.clear()
-        changes = rules(state, told, now, supply_of(self.store, state), self.memo)
+        changes = rules(state, stimuli, now, supply_of(self.store, state), self.memo)
         state.emit_each(self.store, changes)
         looked_at(state)
 

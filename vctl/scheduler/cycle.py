@@ -489,13 +489,13 @@ def _admits(ledger: Ledger, queue: Queue, waits: list[Wait]) -> bool:
         return False
     if parent.starts_jobs:
         return bool(queue.shapes)
-    told = (jb.CLUSTER_STOPPED, f"{cluster_text(queue.parent_id)} admits no jobs")
+    reported = (jb.CLUSTER_STOPPED, f"{cluster_text(queue.parent_id)} admits no jobs")
     for shape in queue.shapes.values():
-        shape.judge(Verdict(*told))
+        shape.judge(Verdict(*reported))
         for sub_queue in shape.sub_queues.values():
-            if queue.told.get(key := queue.wait_key(sub_queue)) != told:
-                queue.told[key] = told
-                waits.append(Wait(queue.parent_id, key, *told))
+            if queue.reported.get(key := queue.wait_key(sub_queue)) != reported:
+                queue.reported[key] = reported
+                waits.append(Wait(queue.parent_id, key, *reported))
     return False
 
 

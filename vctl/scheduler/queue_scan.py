@@ -347,7 +347,7 @@ class QueueScan:
 
         def needs_look(name: str) -> bool:
             shape = shapes[name]
-            if name in reserved or (name in doubts.untold and not self._is_known(shape)):
+            if name in reserved or (name in doubts.unreported and not self._is_known(shape)):
                 return True
             if shape.is_doubted:
                 return reach_of(self.ledger, self.queue.parent_id).may_hold(shape.count)
@@ -360,15 +360,15 @@ class QueueScan:
         """Whether the verdict of a class stands and was reported for all of its sub-queues."""
         if (verdict := shape.verdict) is None or not self.queue.has_verdict(self.ledger, shape):
             return False
-        if not shape.is_told:
-            told, key = self.queue.told, self.queue.wait_key
-            if all(told.get(key(one)) == verdict[:2] for one in shape.sub_queues.values()):
-                shape.note_told(is_told=True)
-        return shape.is_told
+        if not shape.is_reported:
+            reported, key = self.queue.reported, self.queue.wait_key
+            if all(reported.get(key(one)) == verdict[:2] for one in shape.sub_queues.values()):
+                shape.note_reported(is_reported=True)
+        return shape.is_reported
 
     def _leave(self, sub_queue: SubQueue) -> None:
         """Note that jobs are passed although nobody has asked whether their verdict stands."""
-        self.queue.shapes[sub_queue.shape].note_told(is_told=False)
+        self.queue.shapes[sub_queue.shape].note_reported(is_reported=False)
 
     def _keep_back(self, sub_queue: SubQueue, reason: str, message: str, *, winners: bool) -> bool:
         """Keep back all jobs of the queue in this round. ``winners`` False: nominated jobs may still start.
@@ -581,9 +581,9 @@ class QueueScan:
         if key in self._said:
             return
         self._said.add(key)
-        if self.queue.told.get(key) != (reason, message):
-            self.queue.told[key] = (reason, message)
-            self.queue.shapes[sub_queue.shape].note_told(is_told=False)
+        if self.queue.reported.get(key) != (reason, message):
+            self.queue.reported[key] = (reason, message)
+            self.queue.shapes[sub_queue.shape].note_reported(is_reported=False)
             self.waits.append(Wait(self.queue.parent_id, key, reason, message))
 
     def _share_of(self, user: str) -> float:

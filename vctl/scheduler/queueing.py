@@ -71,7 +71,7 @@ class Queue:
         """Jobs with a begin time."""
         self.emptied: set[str] = set()
         """Wait keys with a reported reason whose last job has left since the last commit."""
-        self.told: dict[str, tuple[str, str]] = {}
+        self.reported: dict[str, tuple[str, str]] = {}
         """Wait key -> (reason, message) that was reported last."""
         self.left: dict[str, tuple[Places, UpperBound]] = {}
         """Shape without a waiting job -> the places of its gangs and their count, for the next job of that shape."""
@@ -204,7 +204,7 @@ class Queue:
         sub_queue = shape.sub_queues.get(key := self._sub_queue_key(job))
         if sub_queue is None:
             sub_queue = shape.sub_queues[key] = SubQueue(job.shape, *key)
-            shape.note_told(is_told=False)
+            shape.note_reported(is_reported=False)
             self.emptied.discard(self.wait_key(sub_queue))
         return sub_queue
 
@@ -269,7 +269,7 @@ class Queue:
         """Forget the reason of a sub-queue, unless others still wait for it."""
         key, shape = self.wait_key(sub_queue), self.shapes.get(sub_queue.shape)
         if shape is None or not any(self.wait_key(other) == key for other in shape.sub_queues.values()):
-            self._told_no_more(key)
+            self._withdraw_reason(key)
 
     def arrange(self, policy: QueuePolicy) -> None:
         """Take over a new policy: order all jobs anew. What fits is the same as before, so the verdicts stay."""
@@ -280,30 +280,30 @@ class Queue:
         self.kept.clear()
         self.search = self.snapshot = None  # victims are chosen by the policy
         self._heads, self.needs, self.parts = None, Needs(), Needs()
-        self.doubts = replace(self.doubts, untold={}, unsure={})
+        self.doubts = replace(self.doubts, unreported={}, unsure={})
         before, self.shapes = self.shapes, {}
         self._file_all(self.jobs.values())
         for name, shape in self.shapes.items():
             if (was := before.get(name)) is not None:
                 shape.judge(was.verdict)
                 shape.judged_at, shape.stood_at, shape.places = was.judged_at, was.stood_at, was.places
-        self.recall(self.told)
+        self.recall(self.reported)
 
-    def recall(self, told: Mapping[str, tuple[str, str]]) -> None:
+    def recall(self, reported: Mapping[str, tuple[str, str]]) -> None:
         """Take over the reasons that were reported before; keys without a waiting job go to ``emptied``."""
-        self.told = dict(told)
+        self.reported = dict(reported)
         for shape in self.shapes.values():
-            shape.note_told(is_told=False)
+            shape.note_reported(is_reported=False)
         keys = {
             self.wait_key(sub_queue)
             for shape in self.shapes.values()
             for sub_queue in shape.sub_queues.values()
         }
-        for key in told.keys() - keys:
-            self._told_no_more(key)
+        for key in reported.keys() - keys:
+            self._withdraw_reason(key)
 
-    def _told_no_more(self, key: str) -> None:
-        if self.told.pop(key, None) is not None:
+    def _withdraw_reason(self, key: str) -> None:
+        if self.reported.pop(key, None) is not None:
             self.emptied.add(key)
 
     def wait_key(self, sub_queue: SubQueue) -> str:
@@ -346,9 +346,9 @@ class Queue:
             return
         self.judged_at = capacity
         for shape in self.shapes.values():
-            told = shape.verdict
-            if told is not None and told.reason in (INFEASIBLE, INSUFFICIENT):
-                if (told.reason == INFEASIBLE) != (
+            reported = shape.verdict
+            if reported is not None and reported.reason in (INFEASIBLE, INSUFFICIENT):
+                if (reported.reason == INFEASIBLE) != (
                     self.feasibility.why_never(ledger, shape.example) is not None
                 ):
                     shape.judge(None)
@@ -368,7 +368,7 @@ class Queue:
             return False
         is_doubted = shape.is_doubted and reach_of(ledger, self.parent_id).may_hold(shape.count)
         if is_doubted or self.blocked(ledger, shape) is None:
-            shape.note_told(is_told=False)
+            shape.note_reported(is_reported=False)
             return False
         shape.stood_at = self.doubts.frees
         return True
@@ -394,7 +394,7 @@ class Queue:
         if freed := self.doubts.freed_since(self.doubts.known_at):
             free = (ledger.capacities[one].free for one in freed if one in ledger.capacities)
             some += self.parts.within(free) if len(freed) <= MOST_FREED else self.shapes
-        return [*self.doubts.untold, *some] if some else self.doubts.untold
+        return [*self.doubts.unreported, *some] if some else self.doubts.unreported
 
     def forget_verdicts(self) -> None:
         """Forget all verdicts and known places."""
@@ -445,7 +445,7 @@ class Queue:
             if judged and (blocked is None or blocked.reason != INSUFFICIENT):
                 continue
             if any(
-                self.told.get(self.wait_key(sub_queue), ("", ""))[0] == INSUFFICIENT
+                self.reported.get(self.wait_key(sub_queue), ("", ""))[0] == INSUFFICIENT
                 and any(Candidates(self.jobs, self.policy, sub_queue, now_ns))
                 for sub_queue in shape.sub_queues.values()
             ):

@@ -79,8 +79,8 @@ class Doubts:
     freed: dict[str, int] = field(default_factory=dict)
     """Virtual node of the cluster -> when something came free there last, the latest one at the end."""
     known_at: int = 0
-    """``frees`` when a scan was over: all classes that are not ``untold`` stood then."""
-    untold: dict[str, None] = field(default_factory=dict)
+    """``frees`` when a scan was over: all classes that are not ``unreported`` stood then."""
+    unreported: dict[str, None] = field(default_factory=dict)
     """The classes without a verdict that stood at the last look and was reported for all of their sub-queues."""
     unsure: dict[str, None] = field(default_factory=dict)
     """The classes whose verdict is no proof."""
@@ -107,7 +107,7 @@ class Doubts:
 
     def drop(self, name: str) -> None:
         """Forget a class that has no jobs any more."""
-        self.untold.pop(name, None)
+        self.unreported.pop(name, None)
         self.unsure.pop(name, None)
 
 
@@ -130,27 +130,27 @@ class SchedulingClass:
     """Places of its gang by the free capacity of the cluster."""
 
     @property
-    def is_told(self) -> bool:
+    def is_reported(self) -> bool:
         """Whether the verdict stood when it was looked at last, and was reported for all of its sub-queues."""
-        return self.example.shape not in self.doubts.untold
+        return self.example.shape not in self.doubts.unreported
 
     @property
     def freed(self) -> list[str]:
         """The virtual nodes of its cluster in which something came free since the verdict was known to stand."""
         doubts = self.doubts
-        return doubts.freed_since(max(self.stood_at, doubts.known_at) if self.is_told else self.stood_at)
+        return doubts.freed_since(max(self.stood_at, doubts.known_at) if self.is_reported else self.stood_at)
 
-    def note_told(self, *, is_told: bool) -> None:
+    def note_reported(self, *, is_reported: bool) -> None:
         """Note whether that is so."""
-        if is_told:
-            self.doubts.untold.pop(self.example.shape, None)
+        if is_reported:
+            self.doubts.unreported.pop(self.example.shape, None)
         else:
-            self.doubts.untold[self.example.shape] = None
+            self.doubts.unreported[self.example.shape] = None
 
     def judge(self, verdict: Verdict | None) -> None:
         """Take over the verdict of an attempt; None: there is no verdict any more."""
         self.verdict, self.judged_at, self.stood_at = verdict, self.doubts.regards, self.doubts.frees
-        self.note_told(is_told=False)
+        self.note_reported(is_reported=False)
         if verdict is None or verdict.is_sure:
             self.doubts.unsure.pop(self.example.shape, None)
         else:

@@ -182,7 +182,9 @@ class _Future(Player):
             heappush(self._ends, (max(ends_ns, self.now_ns), holder.job_id, 0))
 
     def _enter(self, job: PendingJob) -> None:
-        self.queues.setdefault(job.parent_id, Queue(job.parent_id)).put(job)
+        if (queue := self.queues.get(job.parent_id)) is None:
+            queue = self.queues[job.parent_id] = Queue(job.parent_id)
+        queue.put(job)
         if job.begin_at_ns is not None and job.begin_at_ns > self.now_ns:
             heappush(self._begins, job.begin_at_ns)
 

@@ -135,7 +135,7 @@ def believe(ledger: Ledger, queue: Queue) -> None:
     """
     reach = reach_of(ledger, queue.parent_id) if queue.parent_id in ledger.clusters else None
     for shape in queue.shapes.values():
-        reported = {queue.told.get(queue.wait_key(sub_queue)) for sub_queue in shape.sub_queues.values()}
+        reported = {queue.reported.get(queue.wait_key(sub_queue)) for sub_queue in shape.sub_queues.values()}
         reason = reported.pop() if len(reported) == 1 else None
         if reason is not None and reason[0] == INSUFFICIENT and reach and not reach.may_hold(shape.count):
             shape.judge(Verdict(*reason))
@@ -260,7 +260,7 @@ class TrialRounds:
             tasks=[task for queue in self.tasks.values() for task in queue.tasks.values()],
             turns={name: queue.turns for name, queue in self.tasks.items()},
             reservations={name: kept_by(queue) for name, queue in self.queues.items()},
-            reported={name: dict(queue.told) for name, queue in self.queues.items()},
+            reported={name: dict(queue.reported) for name, queue in self.queues.items()},
             passed=[
                 task_id
                 for queue in self.tasks.values()

@@ -228,7 +228,7 @@ class Trials:
         """
         hand_over(self.situation, self._queues, None if job == self.job else job.job_id)
         for key in _wait_keys(job) if job.parent_id in self._queues else ():
-            self._queues[job.parent_id].told.pop(key, None)  # so that the round tells it
+            self._queues[job.parent_id].reported.pop(key, None)  # so that the round tells it
 
     def _is_new(self, work: PendingJob | PendingTask) -> bool:
         """Whether a job or task is submitted in place of the one in question."""
