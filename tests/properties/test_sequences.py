@@ -20,8 +20,9 @@ IN_CI = (
     14,
     60,
     162,
+    163,
     167,
-)  # 162: a part moves to where its parent has grown; 167: it has two lenders
+)  # 162: a part moves to where its parent has grown; 163: it needs a device and a half; 167: it has two lenders
 ALL = range(10, 200)
 
 

@@ -10,9 +10,10 @@ from vctl.core import labels as lb
 from vctl.core.clusters import FIXED, FLEXIBLE, JOB, LOGICAL, PRIMARY, SUB, Cluster, ClusterSpec, VNode
 from vctl.core.ledger import Ledger
 from vctl.core.nodes import DEAD, DRAINING
-from vctl.core.resources import EMPTY
+from vctl.core.resources import EMPTY, SCALE
 from vctl.core.values import replace
 from vctl.scheduler.replacement import Replaced, broken_gangs, is_published, move, units
+from vctl.scheduler.reshape import reshape
 
 pytestmark = spec("12.node-death", "12.replay")
 
@@ -146,6 +147,59 @@ def test_growth_above_the_minimum_is_just_lost() -> None:
     (lost,) = carried_out(ledger, "n1")
     assert (lost.before.node_id, lost.after) == ("n1", None)
     assert places(ledger, "v") == "n2~1c"
+
+
+REMAINDERS = {
+    "of free devices": ("2g", "", {0: SCALE, 1: SCALE // 2}),
+    "a share of the device that is shared already": ("2g", "0.5g", {0: SCALE // 2, 1: SCALE}),
+    "the share on another node": ("1g, 1g", "", {0: SCALE // 2 + SCALE}),
+    "or waits": ("2g", "0.75g", {0: SCALE, 1: SCALE}),
+}
+
+
+@spec("2.instances")
+@pytest.mark.parametrize(("spare", "used", "want"), REMAINDERS.values(), ids=REMAINDERS)
+def test_the_remainder_of_a_minimum_is_whole_devices_and_a_share(
+    spare: str, used: str, want: dict[int, int]
+) -> None:
+    """Of two devices half a one is lent: one and a half are asked for, which no single request may be."""
+    ledger = nested("2g", spare)
+    if used:
+        ledger.charge("run", "n2", ledger.capacities["n2"].copy().take(g.amounts(used)))
+    kill(ledger, "n1")
+    while (found := move(ledger, units(ledger, ["n1"], {}), {"v": g.amounts("0.5g")})) is not None:
+        ledger.rearrange(found.removed, found.placed)
+    has: dict[int, int] = {}
+    for vnode in ledger.slots("v"):
+        for index, share in vnode.allocation.instances["GPU"].items():
+            has[index] = has.get(index, 0) + share
+    assert has == want
+
+
+def nested(*nodes: str) -> Ledger:
+    """A cluster of two devices, in which one cluster has a device and another one half of the other."""
+    ledger = g.ledger(", ".join(nodes))
+    for cluster_id, parent_id, least in (("v", PRIMARY, "2g"), ("a", "v", "1g"), ("b", "v", "0.5g")):
+        asked = g.spec(flexible=least)
+        ledger.put_cluster(Cluster(cluster_id, parent_id, LOGICAL, asked, divisible=True))
+        assert reshape(ledger, cluster_id, ClusterSpec(flexible=False), asked, [], {}) is None
+    return ledger
+
+
+@spec("2.instances", "7.create")
+@pytest.mark.parametrize("around", ["", "v"])
+def test_a_minimum_of_half_a_device_becomes_two(around: str) -> None:
+    """The rest is one device and a half; a parent without free devices grows for it."""
+    ledger = g.ledger("1c 2g")
+    parent_id = around or PRIMARY
+    if around:
+        ledger.put_cluster(Cluster(around, PRIMARY, LOGICAL, ClusterSpec({}), divisible=True))
+    small, large = g.spec(flexible="0.5g"), g.spec(flexible="2g")
+    ledger.put_cluster(Cluster("a", parent_id, LOGICAL, small))
+    assert reshape(ledger, "a", ClusterSpec(flexible=False), small, [], {}) is None
+    assert reshape(ledger, "a", small, large, [], {}) is None
+    (vnode,) = ledger.slots("a")
+    assert vnode.allocation.instances == {"GPU": {0: SCALE, 1: SCALE}}
 
 
 def test_a_draining_node_is_no_spare() -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from tests.scheduler.trace import Given, Trace
@@ -10,6 +12,10 @@ from vctl.core.clusters import LOGICAL, PRIMARY, Cluster, ClusterSpec
 from vctl.core.queue_policy import BACKFILL, BEST_EFFORT, FAIR, SECOND, STRICT, QueuePolicy
 from vctl.core.resources import CPU, SCALE
 from vctl.core.values import replace
+from vctl.scheduler.cycle import decide
+from vctl.scheduler.plan import Plan
+from vctl.scheduler.work import Budget
+from vctl.simulate import play
 
 pytestmark = spec("8.disciplines")
 
@@ -117,6 +123,43 @@ def test_what_is_kept_for_the_next_stays_until_something_comes_free() -> None:
     trace.end(3)
     assert trace.round() == ["gang"]
     assert trace.queues["a"].shared == {}
+
+
+@pytest.mark.parametrize(
+    ("budget", "starts"), [((), [300]), ((10_000, 10_000), [200, 300])], ids=["whole", "cut"]
+)
+def test_whose_turn_it_is_reserves_beside_what_has_started_before_it_was_asked(
+    monkeypatch: pytest.MonkeyPatch, budget: tuple[int, ...], starts: list[int]
+) -> None:
+    """Spec 8: a job of another cluster, which the reservation does not bind, takes the node that comes free, so the
+    reserved start of 200 s is none any more. A round that is cut there leaves the search to the next one."""
+    trace = Trace(3, 1, QueuePolicy())
+    elastic(trace, "fair", QueuePolicy(FAIR))
+    elastic(trace, "other", QueuePolicy())
+    for name, cluster, limit in (("ends", PRIMARY, 100), ("f-0", "fair", 300), ("o-0", "other", 200)):
+        trace.submit(Given(name, 1, limit, cluster=cluster, limit=limit))
+    assert len(trace.round()) == 3
+    trace.submit(Given("gang", 1, 50, nodes=2, cluster="fair", limit=50))
+    trace.submit(Given("outside", 1, 1000, limit=1000))
+
+    def reserved() -> int | None:
+        (shared,) = trace.queues["fair"].shared.values()
+        start_ns = shared.reservation.start_ns
+        return None if start_ns is None else start_ns // SECOND
+
+    assert trace.round() == []
+    assert reserved() == 200
+    seen: list[int | None] = []
+
+    def noted(*args: Any, **more: Any) -> Plan:
+        plan = decide(*args, **{**more, "budget": Budget(*budget)})
+        seen.append(reserved())
+        return plan
+
+    monkeypatch.setattr(play, "decide", noted)
+    trace.end(1)
+    assert trace.round() == ["outside"]
+    assert seen == starts
 
 
 def test_who_meets_a_reservation_only_after_growth_does_not_keep_back_who_ends_before_it() -> None:

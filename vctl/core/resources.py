@@ -6,7 +6,7 @@ The module knows nothing of nodes, clusters or jobs: it answers "does this fit h
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Container, Iterable, Mapping
 from functools import lru_cache
 from operator import attrgetter, is_
 from typing import Any
@@ -106,6 +106,15 @@ def shape_of(amounts: Amounts) -> tuple[tuple[str, int], ...]:
 def is_unit_request(amount: int) -> bool:
     """Whether a unit resource can be requested in this amount: a whole number, or a share of one instance."""
     return amount < SCALE or amount % SCALE == 0
+
+
+def in_requests(amounts: Amounts, units: Container[str]) -> tuple[dict[str, int], dict[str, int]]:
+    """Amounts as what can be requested: the first with whole instances of unit resources, and the shares beside them.
+
+    Of a unit resource a cluster may have one and a half, and so a remainder may be that; a request may not.
+    """
+    shares = {n: a % SCALE for n, a in amounts.items() if n in units and not is_unit_request(a)}
+    return subtract(amounts, shares), shares
 
 
 @lru_cache(maxsize=1024)

@@ -240,7 +240,7 @@ class QueueScan:
     @property
     def _reserved(self) -> set[int]:
         """The jobs of the queue that have a reservation: they are tried even if all jobs like them are passed."""
-        return {*self._table.reserved, *(n for n in self.shared.holders() if n in self.queue.jobs)}
+        return self._table.reserved.keys() | self.shared.holders(self.queue)
 
     def _start_reserved(self, job: PendingJob, due: Reservation | None) -> Start | None:
         """Start a job in the place whose reserved start has come, or that a preemption has freed for it."""

@@ -79,6 +79,8 @@ class Queue:
         """Reservations of the last round, by job."""
         self.shared: dict[int, Shared] = {}
         """Reservations of the last round that reach beyond this queue, by job."""
+        self.outdated: set[int] = set()
+        """The jobs whose shared reservation is to be found again: no job that it may bind came before the cut."""
         self.kept_at: object = None
         """The capacity of the cluster for which the reservations were checked."""
         self.feasibility = FeasibilityJudge(parent_id)

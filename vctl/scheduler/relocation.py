@@ -82,7 +82,11 @@ class AllowedGrowth:
         for _ in self._enlarged(slot_id, more):
             self.budget -= 1
             before = flexible_in(self.now, cluster_id, slot_id)
-            gain = self.now.capacities[slot_id].copy().take({n: a for n, a in more.items() if a})
+            capacity = self.now.capacities[slot_id].copy()
+            whole, shares = rs.in_requests({n: a for n, a in more.items() if a}, capacity.instances)
+            gain = capacity.take(whole)
+            if shares:
+                gain = rs.merged(gain, capacity.take(shares))
             vnode_id = self.gain(cluster_id, slot_id, gain)
             yield vnode_id
             self.take_back(cluster_id, vnode_id, before, gain)
@@ -95,7 +99,7 @@ class AllowedGrowth:
         slot = self.now.vnodes[slot_id]
         if slot.kind == FLEXIBLE and self.is_alive(slot_id):
             for _ in self.grown(slot.cluster_id, slot.parent_id or "", lack):
-                if self.now.capacities[slot_id].fits(request):
+                if not lacking(self.now.capacities[slot_id], request):
                     yield
 
     def gain(self, cluster_id: str, slot_id: str, gain: Allocation) -> str:
@@ -294,7 +298,7 @@ class Relocation:
         """The slots of a cluster with room for a request: those that have it, then those that can be given it."""
         rule, scarcity = rule or Rule(), scarcity_in(self.now, cluster_id)
         fitting = self._members(
-            cluster_id, lambda group: group.capacity.fits(request), rule.allows, rule.is_named
+            cluster_id, lambda group: not lacking(group.capacity, request), rule.allows, rule.is_named
         )
         for slot in sorted(fitting, key=lambda slot: rule.preference(slot, near, scarcity)):
             self.growth.budget -= 1
@@ -442,11 +446,13 @@ def _choices_of(capacity: FreeCapacity, request: Amounts) -> Iterator[Allocation
 
 
 def lacking(capacity: FreeCapacity, request: Amounts) -> dict[str, int]:
-    """What a virtual node has to gain to hold a request; of a unit resource whole instances, or a new share."""
+    """What a virtual node has to gain to hold amounts; of a unit resource whole instances, and a new share."""
     lack: dict[str, int] = {}
     for name, amount in request.items():
         if name in capacity.instances and amount >= SCALE:
-            lack[name] = amount - capacity.whole_units(name) * SCALE
+            share, spare = amount % SCALE, capacity.whole_units(name) - amount // SCALE
+            has_share = spare > 0 or any(share <= a < SCALE for a in capacity.instances[name].values())
+            lack[name] = max(-spare, 0) * SCALE + (0 if has_share else share)
         elif name in capacity.instances and amount:
             lack[name] = 0 if capacity.pick(name, amount) else amount
         else:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from vctl.core import resources as rs
-from vctl.core.clusters import FIXED, FLEXIBLE, ClusterSpec, Group, VNode
+from vctl.core.clusters import FIXED, FLEXIBLE, PRIMARY, ClusterSpec, FixedNode, Group, VNode
 from vctl.core.ledger import Ledger
 from vctl.core.nodes import DEAD
 from vctl.core.resources import Amounts, beyond
@@ -61,11 +61,12 @@ def reshape(
     assert parent_id is not None
     placed = place_more(ledger, cluster_id, extra)
     if not isinstance(placed, Placed):
-        grown = finished(find_growth(ledger, parent_id, extra, {}))
+        grown = finished(find_growth(ledger, parent_id, _asked(ledger, cluster_id, extra), {}))
         if isinstance(grown, Unplaced):
             return placed
-        steps, placed = growth_for(*grown, {})
+        steps, found = growth_for(*grown, {})
         growth += steps
+        placed = _answered(found, extra)
     for piece in placed.pieces:
         ledger.rearrange((), (joined(ledger, cluster_id, piece),))
     return None
@@ -111,4 +112,32 @@ def joined(ledger: Ledger, cluster_id: str, piece: Piece) -> VNode:
 
 def place_more(ledger: Ledger, cluster_id: str, spec: ClusterSpec) -> Placed | Unplaced:
     """A place for more pieces of a cluster in the free capacity of its parent."""
-    return place(ledger, ledger.clusters[cluster_id].parent_id or "", spec, {})
+    parent_id = ledger.clusters[cluster_id].parent_id or ""
+    placed = place(ledger, parent_id, _asked(ledger, cluster_id, spec), {})
+    return _answered(placed, spec) if isinstance(placed, Placed) else placed
+
+
+def _asked(ledger: Ledger, cluster_id: str, spec: ClusterSpec) -> ClusterSpec:
+    """The same gang as it can be asked for: a share of a unit resource beside whole instances is a piece of its own."""
+    odd = {name for name, amount in spec.flexible_min.items() if not rs.is_unit_request(amount)}
+    if not odd:
+        return spec
+    above = [up.parent_id or PRIMARY for up in ledger.upward(cluster_id)]
+    groups = [group for one in above for group in ledger.index(one).classes.values()]
+    units = {name for name in odd if any(name in group.capacity.instances for group in groups)}
+    whole, shares = rs.in_requests(spec.flexible_min, units)
+    if not shares:
+        return spec
+    pieces = tuple(FixedNode({name: amount}) for name, amount in sorted(shares.items()))
+    return replace(spec, flexible_min=whole, groups=(*spec.groups, Group(pieces)))
+
+
+def _answered(placed: Placed, spec: ClusterSpec) -> Placed:
+    """The place of what ``_asked`` made of a spec as one of the spec: those shares are flexible pieces."""
+    number = len(spec.groups)
+    if all(piece.group < number for piece in placed.pieces):
+        return placed
+    pieces = [
+        replace(piece, kind=FLEXIBLE, group=-1) if piece.group == number else piece for piece in placed.pieces
+    ]
+    return replace(placed, pieces=tuple(pieces))

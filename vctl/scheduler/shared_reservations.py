@@ -81,7 +81,8 @@ class SharedReservations:
     """The shared reservations of one round. They begin with those of the last round, which the queues keep.
 
     ``grown``: clusters in which capacity came free since then. If none came free on its level or below, a
-    reservation in a fair cluster holds without a new search as long as it is the turn of its sibling.
+    reservation in a fair cluster holds without a new search as long as it is the turn of its sibling. Otherwise
+    it is found again as soon as a job asks that it may bind: a job of another cluster may start before.
     """
 
     def __init__(
@@ -101,6 +102,8 @@ class SharedReservations:
         """Fair cluster -> sibling -> its reservation, in the order of their turns."""
         self._before: dict[tuple[str, str], Shared] = {}
         """(Fair cluster, sibling) -> its last reservation, if no capacity came free since that was found."""
+        self._outdated: list[tuple[PendingJob, Shared]] = []
+        """Those in fair clusters that are to be found again."""
         self._reserved: dict[int, Shared] = {}
         self._fresh: set[int] = set()
         """The jobs that got their reservation in this round."""
@@ -115,18 +118,20 @@ class SharedReservations:
                 if not self._is_fair(shared):
                     self._reserved[job_id] = shared
                 else:
-                    self._take_over(queue.jobs[job_id], shared, grown)
+                    self._take_over(queue, queue.jobs[job_id], shared, grown)
 
     def of(self, job: PendingJob) -> Reservation | None:
         """The reservation of a job."""
+        self._find_again_below(job.parent_id)
         for shared in self._all():
             if shared.reservation.job_id == job.job_id:
                 return shared.reservation
         return None
 
-    def holders(self) -> set[int]:
-        """The jobs that have a reservation."""
-        return {shared.reservation.job_id for shared in self._all()}
+    def holders(self, queue: Queue) -> set[int]:
+        """The jobs of a queue that have a reservation."""
+        self._find_again_below(queue.parent_id)
+        return {n for shared in self._all() if (n := shared.reservation.job_id) in queue.jobs}
 
     def _all(self) -> list[Shared]:
         if not self._fair:
@@ -136,6 +141,7 @@ class SharedReservations:
 
     def binding(self, job: PendingJob) -> list[Shared]:
         """The reservations that a job must leave alone when it starts now."""
+        self._find_again_below(job.parent_id)
         if not (self._fair or self._reserved):
             return []
         shareds, mine = self._all(), self.of(job)
@@ -231,26 +237,40 @@ class SharedReservations:
             self._reserved[job.job_id] = found
             self._fresh.add(job.job_id)
 
-    def _take_over(self, job: PendingJob, shared: Shared, grown: Collection[str]) -> None:
+    def _take_over(self, queue: Queue, job: PendingJob, shared: Shared, grown: Collection[str]) -> None:
         """Take over a reservation of the last round in a fair cluster.
 
         A turn lasts until its job starts, except if the reserved start is unknown.
         """
         fair, sibling = shared.scope, self._sibling(shared.scope, job)
-        is_found = not self._has_grown(shared.level, grown) and not shared.reservation.is_due(self.now_ns)
+        is_outdated = job.job_id in queue.outdated or self._has_grown(shared.level, grown)
+        is_found = not is_outdated and not shared.reservation.is_due(self.now_ns)
         if not shared.is_turn or shared.reservation.start_ns is None:
             if is_found:
                 self._before[fair, sibling] = shared
         elif is_found and self._may_grow(job):
             self._fair.setdefault(fair, {})[sibling] = shared
-        elif not is_found and (again := self._reserve(job, shared.level, fair, endless=True)) is not None:
-            self._fair.setdefault(fair, {})[sibling] = again
+        elif not is_found:
+            self._outdated.append((job, shared))
+
+    def _find_again_below(self, cluster_id: str) -> None:
+        """Find again what is to be found, if any of it may bind the jobs of a cluster."""
+        if self._outdated and any(shared.scope in self._upward(cluster_id) for _, shared in self._outdated):
+            self._find_again()
+
+    def _find_again(self) -> None:
+        """Find again what is to be found, each beside those before it; whatever has started by now counts."""
+        outdated, self._outdated = self._outdated, []
+        for job, shared in outdated:
+            if (again := self._reserve(job, shared.level, shared.scope, endless=True)) is not None:
+                self._fair.setdefault(shared.scope, {})[self._sibling(shared.scope, job)] = again
 
     def note_passed(self, queue: Queue, table: ReservationTable, job: PendingJob) -> None:
         """Reserve for the passed first job of a sibling in a fair cluster, if the sibling has none yet."""
         level, fair = self._level_and_fair(queue.parent_id)
         if fair is None or (queue.policy.discipline == BACKFILL and table.reserved):
             return
+        self._find_again_below(queue.parent_id)
         siblings, sibling = self._fair.setdefault(fair, {}), self._sibling(fair, job)
         if table.stopped_by is job:  # other jobs of the queue come behind it, so they cannot start before
             held = {name: one.reservation.job_id for name, one in siblings.items()}
@@ -277,8 +297,10 @@ class SharedReservations:
         """Hand the reservations over to the queues for the next round.
 
         A reservation whose start came before this round is dropped: its job was not tried, or has no other.
-        ``is_over`` False: the round was cut, and the next one may try it.
+        ``is_over`` False: the round was cut, and the next one may try it, and find again what nobody has asked for.
         """
+        if is_over:
+            self._find_again()
         for job_id, shared in list(self._reserved.items()):
             if is_over and job_id not in self._fresh and shared.reservation.is_due(self.now_ns):
                 del self._reserved[job_id]
@@ -289,8 +311,11 @@ class SharedReservations:
                 reserved[shared.reservation.job_id] = (
                     shared if shared.is_turn == is_turn else replace(shared, is_turn=is_turn)
                 )
+        outdated = {job.job_id: shared for job, shared in self._outdated}
+        reserved |= outdated
         for queue in queues:
             queue.shared = {job_id: shared for job_id, shared in reserved.items() if job_id in queue.jobs}
+            queue.outdated = outdated.keys() & queue.shared.keys()
 
     def note_start(self, job: PendingJob) -> None:
         """Note that a job starts: its reservation ends."""
@@ -312,6 +337,7 @@ class SharedReservations:
     def _reserve(self, job: PendingJob, level: str, scope: str, *, endless: bool) -> Shared | None:
         if not self._may_grow(job):
             return None
+        self._find_again()  # it is beside those
         self.budget.spend(RESERVE)
         own = frozenset(self._upward(job.parent_id))
         others = [shared.reservation for shared in self._all() if shared.level == level]
@@ -349,6 +375,7 @@ class SharedReservations:
         fair = self._level_and_fair(queue.parent_id)[1]
         if fair is None:
             return True
+        self._find_again_below(queue.parent_id)
         siblings = self._fair.get(fair, {})
         if len(siblings) >= MOST_SIBLINGS:
             return True
