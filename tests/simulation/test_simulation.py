@@ -21,11 +21,11 @@ SEEDS = [*TENS[:6], *(pytest.param(seeds, marks=pytest.mark.slow) for seeds in T
 STEPS, MIDDLE, LONG = 150, 250, 500
 FOUND_BY = {
     "leaked_lease": 24, "partial_gang": 43, "unfenced_daemon": 8, "wrong_take_back": 24, "lost_offer": 28,
-    "wrong_stop": 14,
+    "wrong_stop": 14, "effect_before_commit": 51, "no_adoption": 3,
 }  # fmt: skip
 """Planted fault -> the seed to begin with, where no earlier one finds it."""
-SAYS_TOO_MUCH = 0
-"""The seed in which an error of the disk comes to a server that has answered others before."""
+SAYS_TOO_MUCH = 9
+"""The seed to begin with: in it an error of the disk comes to a server that has answered others before."""
 PROGRAM = "from tests.simulation.seeds import play; print(play({seed}, {steps}).fingerprint)"
 
 
@@ -51,7 +51,8 @@ def test_a_seed_repeats_its_run_exactly() -> None:
 def test_a_server_that_tells_of_what_another_request_did_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     """The rules about clients can fail: so one was told that jobs were there that were not."""
     monkeypatch.setattr(Store, "begin_anew", lambda store: None)
-    problem = play(SAYS_TOO_MUCH, STEPS).problem
+    tried = (play(seed, STEPS).problem for seed in (SAYS_TOO_MUCH, *range(60)))
+    problem = next((one for one in tried if one is not None), None)
     assert isinstance(problem, Violation)
     assert "the client was told" in str(problem)
 
