@@ -66,19 +66,20 @@ def path_with(ray: str, path: str) -> str:
 def python_of(raylet: "list[bytes]") -> str:
     """The Python that has Ray, from the words of a raylet: it starts Ray's workers with it.
 
-    Ray's command would not say: it may be a script of a shell anywhere.
+    Ray's command would not say: it may be a script of a shell anywhere. A raylet that does not say either has a Ray
+    that we do not know: then it is the one in PATH.
     """
-    return shlex.split(_option(raylet, "python_worker_command"))[0]
+    return next(iter(shlex.split(_option(raylet, "python_worker_command"))), "python3")
 
 
 def node_id_of(raylet: "list[bytes]") -> str:
-    """The id of a raylet's node in Ray, from its words."""
+    """The id of a raylet's node in Ray, from its words; empty if they do not say."""
     return _option(raylet, "node_id")
 
 
 def _option(words: "list[bytes]", name: str) -> str:
     mark = f"--{name}=".encode()
-    return next(word[len(mark) :].decode() for word in words if word.startswith(mark))
+    return next((word[len(mark) :].decode() for word in words if word.startswith(mark)), "")
 
 
 def environment(access: "dict[str, str]", folder: str) -> dict[str, str]:
