@@ -36,7 +36,7 @@ def test_a_tree_that_lends_does_what_one_queue_does(seeds: range) -> None:
     played = [compare(seed) for seed in seeds]
     parts = [one[0] for one in played]
     assert fmean(one[2] for one in played) <= 2, [one[2] for one in played]
-    assert fmean(parts) >= 0.95 if len(parts) < 50 else 0.97, parts
+    assert fmean(parts) >= (0.95 if len(parts) < 50 else 0.97), parts
     assert min(parts) >= 0.9, parts
 
 
