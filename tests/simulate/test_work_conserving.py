@@ -26,7 +26,11 @@ IN_CI, ALL = range(6), range(6, 200)
 
 @pytest.mark.not_fast("takes seconds")
 @pytest.mark.parametrize(
-    "seeds", [pytest.param(IN_CI, id="some"), pytest.param(ALL, marks=pytest.mark.slow, id="all others")]
+    "seeds",
+    [
+        pytest.param(IN_CI, id="some"),
+        pytest.param(ALL, marks=[pytest.mark.slow, pytest.mark.timeout(3_600)], id="all others"),
+    ],
 )
 def test_a_tree_that_lends_does_what_one_queue_does(seeds: range) -> None:
     """On average 0.97 of it when four fifths of the work are done, and never below 0.9.
