@@ -30,9 +30,12 @@ name = next(word for word in words if word.startswith("--node-name="))
 with open(f"{folder}/called/{name.partition('=')[2]}", "w") as file:
     json.dump({"words": words, "env": dict(os.environ)}, file)
 for program in ["raylet", "gcs_server"] if "--head" in words else ["raylet"]:
+    running, starting = os.pipe()
     if not os.fork():
         os.setsid()
         os.execv("/bin/sh", [f"{folder}/{program}", "-c", "sleep 1000; :", name])
+    os.close(starting)
+    os.read(running, 1)  # as Ray's command, it ends when the program runs
 """
 AROUND = {
     "RAY_ADDRESS": "192.0.2.1:6379",

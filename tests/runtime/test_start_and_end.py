@@ -74,6 +74,12 @@ def test_a_launch_that_cannot_work_says_why(ground, argv, fields, code, number, 
         assert (foreseen.exit_code, str(foreseen)) == (code, ended.message)
     assert ground.runtime.observe("a").start is None
     supervisors = ground.runtime._supervisors.slots.values()
+
+    def are_known() -> bool:
+        ground.runtime.changes()  # the end may have been read from its record before a supervisor said who it is
+        return all(one.pid for one in supervisors)
+
+    eventually(are_known, "its supervisor")
     assert [os.readlink(f"/proc/{one.pid}/cwd") for one in supervisors] == ["/"], (
         "it keeps no directory in use"
     )
