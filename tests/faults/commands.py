@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import importlib
 import json
 import os
@@ -73,6 +74,7 @@ def begun(
             sys.stderr.reconfigure(line_buffering=True)  # type: ignore[union-attr]
             sys.__stdout__, sys.__stderr__ = sys.stdout, sys.stderr  # type: ignore[misc]
             os._exit = lambda code: _leave(_exit, code, failing, notes)  # type: ignore[assignment]
+            gc.disable()  # in a call of SQLite, garbage of SQLite's would wait for the lock that this call holds
             if kind in points.KINDS:
                 failing.watch(kind)
             run()

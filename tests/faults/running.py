@@ -12,6 +12,7 @@ import select
 import shutil
 import signal
 import time
+from abc import ABC, abstractmethod
 from collections.abc import Callable
 from pathlib import Path
 
@@ -79,7 +80,27 @@ class Started(Submit):
         return wrong + super()._left(home, ended, killed=killed)
 
 
-class Daemon:
+class Played(ABC):
+    """A subject that notes its points itself."""
+
+    work: Path
+
+    def counted(self, kind: str) -> list[str]:
+        notes = self.work / ".points"
+        wrong = self._play(kind, Points(), notes)
+        assert not wrong, wrong
+        return list(json.loads(notes.read_text()))
+
+    def fails(self, kind: str, at: int, turn: int) -> list[str]:
+        """What does not hold when the point of this number fails."""
+        return self._play(kind, Points(at, turn))
+
+    @abstractmethod
+    def _play(self, kind: str, failing: Points, notes: Path | None = None) -> list[str]:
+        """What does not hold after one play. ``notes``: where to write the points."""
+
+
+class Daemon(Played):
     """A scheduler from its start to its end, with three jobs."""
 
     def __init__(self, work: Path) -> None:
@@ -94,16 +115,6 @@ class Daemon:
 
     def close(self) -> None:
         """Nothing was started that lasts."""
-
-    def counted(self, kind: str) -> list[str]:
-        notes = self.work / ".points"
-        wrong = self._play(kind, Points(), notes)
-        assert not wrong, wrong
-        return list(json.loads(notes.read_text()))
-
-    def fails(self, kind: str, at: int, turn: int) -> list[str]:
-        """What does not hold when the point of this number fails."""
-        return self._play(kind, Points(at, turn))
 
     def _play(self, kind: str, failing: Points, notes: Path | None = None) -> list[str]:
         self._fresh()
@@ -151,7 +162,7 @@ class Daemon:
                 )  # fmt: skip
 
 
-class Served:
+class Served(Played):
     """Submits that the command server of one scheduler carries out: points of the client, or of the server."""
 
     def __init__(self, work: Path, *, in_server: bool) -> None:
@@ -182,16 +193,6 @@ class Served:
             "job", "submit", "--no-wait", "--submission-id", name, "--num-cpus", "1", "--",
             "sh", "-c", f"echo {name} >> {self.work}/ran",
         )  # fmt: skip
-
-    def counted(self, kind: str) -> list[str]:
-        notes = self.work / ".points"
-        wrong = self._play(kind, Points(), notes)
-        assert not wrong, wrong
-        return list(json.loads(notes.read_text()))
-
-    def fails(self, kind: str, at: int, turn: int) -> list[str]:
-        """What does not hold when the point of this number fails."""
-        return self._play(kind, Points(at, turn))
 
     def _play(self, kind: str, failing: Points, notes: Path | None = None) -> list[str]:
         run = self._submit()

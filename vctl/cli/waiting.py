@@ -341,8 +341,8 @@ def _tell_end(call: Call, form: Form) -> None:
     if "task_id" in form:
         call.note(failure_of(form))
     elif "array" in form:
-        for told in ops.arrays.failed(form):
-            call.note(told)
+        for sentence in ops.arrays.failed(form):
+            call.note(sentence)
     elif form["status"] != jb.SUCCEEDED and form["state_reason"] != jb.NON_ZERO_EXIT:
         call.note(f"Job {form['submission_id']} {form['status']}: {form['state_reason']}: {form['message']}")
         if form["state_reason"] == jb.LAUNCH_FAILED:

@@ -85,7 +85,7 @@ def _rule(store: Store, config: Config, lock: SchedulerLock, signals: Signals, *
     nodes = ray_nodes.of(scheduler.runtime, store.home, config)
     idle_s = float(config.get("idle_exit")) if kind == BACKGROUND else None
     orderly = False
-    collection, commands, notifier = Collection(), CommandServer(store.home), Notifier(store)
+    collection, commands, notifier = Collection(), CommandServer(store.home), Notifier(store.home)
     try:
         collection.start()
         if nodes is not None:

@@ -38,12 +38,11 @@ _AFTER_FAILURE_S = 5.0
 class Notifier:
     """Sees to it that notices are sent while a scheduler runs."""
 
-    def __init__(self, store: Store) -> None:
-        self._store = store
+    def __init__(self, home: Path) -> None:
         self._seen = -1
         self._is_due = False
         self._check_at = 0.0
-        self._child = Child(MODULE, store.home)
+        self._child = Child(MODULE, home)
 
     def due_s(self) -> float:
         """Seconds until the next call of ``maintain`` is due."""

@@ -221,9 +221,9 @@ def _edited(
     if now.judged_at is not None:
         observed.set_feasible(store, now.parent_id, now.shape, now.judged_at)
     job = replace(pending, **{name: getattr(job, name) for name in edited})
-    told = {name: _told(changes.values[name]) for name in names}
+    shown = {name: _shown(changes.values[name]) for name in names}
     return JobsEdited(
-        members, (), job, tuple(edited), columns, told, after if "waits_for" in edited else None,
+        members, (), job, tuple(edited), columns, shown, after if "waits_for" in edited else None,
         be[2] if has_command else None,
     )  # fmt: skip
 
@@ -276,7 +276,7 @@ def _drop_nominations(store: Store, one: JobsEdited, numbers: list[int]) -> None
                 store.emit(JobSpared(row["victim_id"], row["submission_id"], row["winner"], "it was edited"))
 
 
-def _told(value: Any) -> Any:
+def _shown(value: Any) -> Any:
     """A value for the event; of variables only the names, as their values may be secrets."""
     return sorted(value) if isinstance(value, Mapping) and _is_texts(value) else document_of(value)
 

@@ -222,7 +222,7 @@ class Supervisors:
         number = slot.file.number
         with theirs, contextlib.ExitStack() as undone:
             undone.callback(ours.close)
-            self.poll.register(ours, select.EPOLLIN)  # first: nobody gets a line that is not heard
+            self.poll.register(ours, select.EPOLLIN)  # first: nobody gets a line that is not read
             index = self._choose_supervisor(slot)
             server = self.live_server()
             if not server.hand(number, index, theirs):

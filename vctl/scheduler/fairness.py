@@ -8,7 +8,7 @@ weight divides the sum. A resource of which an elastic cluster has nothing yet c
 cluster above has of it.
 
 A round takes the queues in this order start by start (``Shares``); the position of a waiting job is its place in
-the same order (``order_of_starts``), so that nobody is told another order than the one that is followed.
+the same order (``order_of_starts``), so that nobody sees another order than the one that is followed.
 """
 
 from __future__ import annotations

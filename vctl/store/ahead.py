@@ -237,7 +237,7 @@ def _jobs_changed(store: Transactions, change: Change) -> set[int]:
 
 
 @contextmanager
-def told_as_start() -> Iterator[None]:
+def reported_as_start() -> Iterator[None]:
     """Raise BeingStarted instead of IllegalTransition if the job that cannot move is assigned ahead."""
     try:
         yield

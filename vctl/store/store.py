@@ -388,7 +388,7 @@ class Store:
         from vctl.store.write import write  # imports all changes: a process that only reads needs none
 
         entries, self._unwritten = self._unwritten, []
-        with ahead.told_as_start():
+        with ahead.reported_as_start():
             write(self._db, entries, self._head().seq)
 
     def recall(self, key: str) -> Any:

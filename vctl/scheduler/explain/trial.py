@@ -131,7 +131,7 @@ def capacities_of(ledger: Ledger, queues: Mapping[str, Queue]) -> dict[str, obje
 def believe(ledger: Ledger, queue: Queue) -> None:
     """Take over from the last round that there is too little for a class, where a count proves that there still is.
 
-    What was told may be older than the state: without the proof the class is judged as in a first round.
+    What was reported may be older than the state: without the proof the class is judged as in a first round.
     """
     reach = reach_of(ledger, queue.parent_id) if queue.parent_id in ledger.clusters else None
     for shape in queue.shapes.values():
