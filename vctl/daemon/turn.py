@@ -165,10 +165,7 @@ class Turn:
             self._note_search(state, plan, started, now.wall)  # runs assigned ahead are another change
             if ends:
                 self.next_runs.assign(state, supply_of(self.store, state))
-            self._notices = (
-                state.seen,
-                notifications.is_due(self.store),
-            )  # a transaction of its own costs more
+            self.notices(state)  # here, as a transaction of its own costs more
         self.last_round_ms = (self.now().uptime - began) / 1e6
         if plan.proposed and not started and self._is_refused_again(state):
             self._searched, self._until_ns = self._mark(state), now.wall + RECHECK_NS
