@@ -23,6 +23,7 @@ from vctl.store.rows import dumps
 from vctl.store.schema import VERSION
 
 if TYPE_CHECKING:
+    from vctl.core.identity import Identity
     from vctl.engine.changes import Change
 
 Row = sqlite3.Row
@@ -49,6 +50,8 @@ class Store:
         self.lock_timeout_s = BUSY_TIMEOUT_S
         self.caller: Caller | None = None
         """The job that uses this connection; ``vctl.ops.rights`` decides what it may change."""
+        self.identity: Identity | None = None
+        """The user who uses this connection of a shared service; None in personal mode."""
         self.local_node = False
         """Whether this machine may become a node when a command submits through this connection."""
         self.before_commit: Callable[[Store], None] | None = None
