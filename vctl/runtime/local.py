@@ -15,7 +15,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import NamedTuple
 
-from vctl.runtime import processes
+from vctl.runtime import cgroup_trees, cgroups, processes
 from vctl.runtime.findings import Findings, RunRecords
 from vctl.runtime.protocol import (
     LaunchRequest,
@@ -69,6 +69,7 @@ class LocalRuntime(Runtime):
         self._running: dict[str, tuple[int, int]] = {}  # supervisors of running runs as first seen
         self._next_resume = 0.0
         self._marks: tuple[float, dict[bytes, list[processes.Process]]] = (-1.0, {})
+        self._bases: tuple[float, list[cgroups.Groups]] = (-1.0, [])
         self._lock = self._findings.lock
 
     @property
@@ -301,8 +302,8 @@ class LocalRuntime(Runtime):
         """Kill the processes of a run that is LOST or without records; the pids left after two seconds.
 
         Finds its main process, the session of that, their descendants, and every process with the run's mark
-        (a variable) or tag. A process that none of these five identifies is not found; only a supervisor can
-        find it.
+        (a variable) or tag, or in its group (cgroups.py), which is removed. Without a group, a process that none
+        of these five identifies is not found; only a supervisor can find it.
         """
         seen = self.observe(run_id)
         if seen.state not in (RunState.LOST, RunState.NEVER_STARTED):
@@ -312,7 +313,14 @@ class LocalRuntime(Runtime):
             for pid, started in remaining.items():
                 processes.send_signal(pid, started, 9)
             time.sleep(_CLEAR_PAUSE_S)
-        return tuple(remaining)
+        return (*remaining, *self._clear_groups(run_id))
+
+    def _clear_groups(self, run_id: str) -> list[int]:
+        """Kill what a run without supervisor has in its group, and remove the group; the pids that are left."""
+        if time.monotonic() - self._bases[0] > _MARKS_S:
+            self._bases = time.monotonic(), cgroup_trees.bases(os.fsencode(self._records.home))
+        groups = cgroup_trees.left_by(os.fsencode(run_id), self._bases[1])
+        return [pid for group in groups for pid in group.clear()]
 
     def forget(self, run_id: str) -> None:
         """Remove all records of a run that is over or was never started; its log stays."""
@@ -385,7 +393,7 @@ def _packed(request: LaunchRequest, home: str, follows: str = "") -> Request:
     plan = argv, env, cwd, log, request.cpu_ids
     return (
         run_id, round(request.grace_s * 1000), request.log_max_bytes, request.memory_bytes, plan,
-        follows.encode(code, errors), request.shared.packed,
+        follows.encode(code, errors), request.shared.packed, request.confinement,
     )  # fmt: skip
 
 

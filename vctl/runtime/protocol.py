@@ -7,12 +7,15 @@ Nothing here starts a process or reads a file.
 import os
 from collections.abc import Mapping, Sequence
 from enum import StrEnum
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from vctl.core.resources import Amounts
 from vctl.core.values import Exit, value
 from vctl.errors import Unreachable
 from vctl.runtime.environment import NOTHING_SHARED, SharedVariables
+
+if TYPE_CHECKING:
+    from vctl.runtime.cgroups import Confinement
 
 MAX_RUN_ID_BYTES = 200
 """A file name has at most 255 bytes, and a suffix is added to the id."""
@@ -47,9 +50,10 @@ class LaunchRequest:
     is the number from `Runtime.assign`, which is in the tables: no other number starts the run. `grace_s` is
     the time between SIGTERM and SIGKILL for processes left behind when the main process ends by itself. A
     log keeps its latest `log_max_bytes` bytes (0: all). A tree of processes that uses more memory than
-    `memory_bytes` (0: any) is killed. The rest is for a runtime on several machines that others use, too:
-    `node_id`, `reservation`, `ray`, the part of the run in a Ray of its job (vctl/ray/private/private_ray.py),
-    and `shown`, the virtual nodes of that Ray.
+    `memory_bytes` (0: any) is killed; with a `confinement` the kernel enforces that, and more, where it can.
+    The rest is for a runtime on several machines that others use, too: `node_id`, `reservation`, `ray`, the
+    part of the run in a Ray of its job (vctl/ray/private/private_ray.py), and `shown`, the virtual nodes of
+    that Ray.
     """
 
     run_id: str
@@ -62,6 +66,7 @@ class LaunchRequest:
     grace_s: float = 3.0
     log_max_bytes: int = 0
     memory_bytes: int = 0
+    confinement: "Confinement | None" = None
     node_id: str = ""
     reservation: ReservedParts | None = None
     ray: str = ""
