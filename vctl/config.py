@@ -25,6 +25,7 @@ COLORS = ("auto", "always", "never")
 DUMB = ("dumb", "unknown")
 """Values of ``TERM`` for terminals that show only plain text: no colours, and no line is redrawn."""
 JOB_SCOPES = ("own", "all")
+CGROUPS = ("auto", "all", "off")
 RAY_JOBS = ("lazy", "private", "none")
 _YES, _NO = ("1", "true", "yes", "on"), ("0", "false", "no", "off")
 
@@ -140,6 +141,13 @@ SETTINGS: tuple[Setting, ...] = (
         0,
     ),
     Setting(
+        "cgroups",
+        "cgroups",
+        "VCTL_CGROUPS",
+        "Runs that get a cgroup: auto (those with --memory; all of a shared service), all or off.",
+        "auto",
+    ),
+    Setting(
         "supervisor_per_job",
         "flag",
         "VCTL_SUPERVISOR_PER_JOB",
@@ -149,7 +157,7 @@ SETTINGS: tuple[Setting, ...] = (
 )
 OF_THE_SCHEDULER = (
     "ray", "maintenance_interval", "lease_idle_timeout", "lease_cooldown", "lease_duration", "reclaim_grace",
-    "provider", "provider_timeout", "idle_exit", "log_max_bytes",
+    "provider", "provider_timeout", "idle_exit", "log_max_bytes", "cgroups",
 )  # fmt: skip
 """The settings that a scheduler reads once, when it starts: a command that has another value changes nothing."""
 BY_NAME: Mapping[str, Setting] = {setting.name: setting for setting in SETTINGS}
@@ -386,6 +394,7 @@ _PARSERS: Mapping[str, Callable[[object, str], object]] = {
     "color": _choice(COLORS),
     "job_scope": _choice(JOB_SCOPES),
     "ray_jobs": _choice(RAY_JOBS),
+    "cgroups": _choice(CGROUPS),
     "notify": _notify,
     "cluster": lambda value, where: resolve_cluster_id(as_text(value, where, "a cluster id"), where),
 }

@@ -35,7 +35,7 @@ STOP_S, KILL_S = 10.0, 5.0
 _SETTINGS = (
     "local_node", "unit_resources", "maintenance_interval", "lease_idle_timeout", "lease_cooldown", "lease_duration",
     "reclaim_grace", "ray", "provider", "provider_timeout", "log_max_bytes", "idle_exit", "autostart", "kill_grace",
-    "supervisor_per_job",
+    "supervisor_per_job", "cgroups",
     "lock_timeout",
 )  # fmt: skip
 """The settings that a starter passes to the scheduler; the others concern commands."""

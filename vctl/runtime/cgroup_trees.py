@@ -15,8 +15,8 @@ if MYPY or __package__:
         PREFIX,
         RUN,
         Files,
-        Group,
         Groups,
+        RunGroup,
         quietly,
         text,
         tree,
@@ -30,8 +30,8 @@ else:
         PREFIX,
         RUN,
         Files,
-        Group,
         Groups,
+        RunGroup,
         quietly,
         text,
         tree,
@@ -192,9 +192,9 @@ def _named(files: Files, top: bytes, name: bytes) -> "Iterator[bytes]":
             yield from _named(files, folder, name)
 
 
-def left_by(name: bytes, found: "Iterable[Groups]") -> "list[Group]":
+def left_by(name: bytes, found: "Iterable[Groups]") -> "list[RunGroup]":
     """The groups that the supervisor of a run did not remove."""
-    left: list[Group] = []
+    left: list[RunGroup] = []
     for groups in found:
         for base in set(groups.trees.values()):
             for folder in tree(groups.files, base):

@@ -5,7 +5,7 @@ its life inside, and is removed before the end of the run is recorded; so every 
 whatever parent, session, limits or environment it has by then. It lies below one group for each cluster that
 the run belongs to: the processes of all runs of a cluster on this machine share the limits of the cluster.
 
-    <base>/vctl.<device>.<inode of the state directory>/c.<cluster>/c.<cluster below>/r.<run>
+    <base>/vctl.<device>.<inode of the state directory>/c.<cluster>/j.<cluster of a job>/r.<run>
 
 The base is the group that the supervisor lives in, so what bounds the supervisor bounds the runs as well. There
 are two forms. In version 2 one tree of groups has all controllers; a group that delegates controllers to groups
@@ -14,8 +14,9 @@ has a tree of its own, and a run has a group of the same path in each tree that 
 written, there is no group, and the supervisor measures memory itself (memory.py).
 
 The supervisor cannot tell posix_spawn to start a process in a group. It enters the group, starts the process,
-and leaves: two writes, 40 microseconds. Limits are set after it has left, because a kernel that is short of
-memory in a group kills whom it finds there. A child that sets its group itself writes ``0`` into `Group.doors`.
+and leaves: two writes, 40 microseconds. The limit of memory is set when it has left, because a kernel that is
+short of memory in a group kills whom it finds there. A child that enters by itself writes ``0`` into each of
+`RunGroup.doors`.
 
 Peaks are those of the kernel and include the pages of files that it kept for the run. A group is never used
 for two runs: the peak of the first would be that of the second.
@@ -40,34 +41,37 @@ MEMORY, PIDS, CPU, CPUACCT, FREEZER = b"memory", b"pids", b"cpu", b"cpuacct", b"
 CONTROLLERS = (MEMORY, PIDS, CPU)
 """The controllers that enforce a limit; the same names in both versions."""
 ALL_V1 = (MEMORY, PIDS, CPU, CPUACCT, FREEZER)
-PREFIX, CLUSTER, RUN = b"vctl.", b"c.", b"r."
+PREFIX, CLUSTER, PASSING, RUN = b"vctl.", b"c.", b"j.", b"r."
 LEAF = b"vctl.self"  # for the processes of a delegated group, which may have none of its own
 _SIGKILL = 9
 _FREEZE_S, _PAUSE_S = 0.05, 0.001  # how long to wait until all processes of a group are frozen
 _ROUNDS = 5
 _WEIGHT_V1, _WEIGHT_V2 = 1024, 100  # of one whole CPU
 _MAX_WEIGHT_V1, _MAX_WEIGHT_V2 = 262144, 10000
+_MARGIN, _LEAST_MARGIN = 64, 1 << 20  # of a limit of memory: what a request that failed may have asked for
 _CHUNK_BYTES = 1 << 14
 
 # bytes of memory (0: any), processes (0: any), hundredths of a CPU that its share of the CPU time is worth (0: any)
 Limits = tuple[int, int, int]
-# processes and share of the CPU time as in Limits, and the clusters from the outermost on: name, limits
-Confinement = tuple[int, int, tuple[tuple[bytes, Limits], ...]]
+# name, whether it goes with its last run (else it stays for the next one), limits
+Cluster = tuple[bytes, bool, Limits]
+# processes and share of the CPU time as in Limits, and the clusters from the outermost on
+Confinement = tuple[int, int, tuple[Cluster, ...]]
 
 
-class Usage:
+class GroupUsage:
     """What a group has used: peak in bytes, CPU time in seconds, processes that the kernel killed for memory.
 
-    A figure that no controller measured is None. `full`: 0 if the group's own limit was never reached.
+    A figure that no controller measured is None.
     """
 
-    __slots__ = ("full", "killed", "peak", "system_s", "user_s")
+    __slots__ = ("killed", "peak", "system_s", "user_s")
 
     def __init__(self) -> None:
         self.peak: int | None = None
         self.user_s: float | None = None
         self.system_s: float | None = None
-        self.killed = self.full = 0
+        self.killed = 0
 
 
 class Files:
@@ -132,25 +136,25 @@ class Groups:
         self.reasons: dict[bytes, str] = {}
         self.point = b""  # in version 2: where the tree is mounted
 
-    def make(self, name: bytes, confinement: Confinement) -> "Group":
+    def make(self, name: bytes, confinement: Confinement) -> "RunGroup":
         """Make the group of a run. Raises OSError."""
         max_processes, weight, clusters = confinement
         wanted = {b"", MEMORY, FREEZER}
-        if max_processes or any(limits[1] for _, limits in clusters):
+        if max_processes or any(limits[1] for _, _, limits in clusters):
             wanted.add(PIDS)
         if weight:
             wanted |= {CPU, CPUACCT}
         group = self.group(name, [controller for controller in self.trees if controller in wanted])
         try:
-            group.make(clusters)
+            group.make(clusters, (0, max_processes, weight))
         except OSError:
             group.remove()
             raise
         return group
 
-    def group(self, name: bytes, controllers: "Iterable[bytes]") -> "Group":
+    def group(self, name: bytes, controllers: "Iterable[bytes]") -> "RunGroup":
         """The group of a run as an object; it makes nothing."""
-        return (GroupV2 if self.version == 2 else GroupV1)(self, name, controllers)
+        return (RunGroupV2 if self.version == 2 else RunGroupV1)(self, name, controllers)
 
     def run_of(self, pid: int) -> bytes:
         """The run to which a process belongs by its group, which it cannot change; empty if to none."""
@@ -196,7 +200,7 @@ class Groups:
                     quietly(self.files.remove, folder)
 
 
-class Group:
+class RunGroup:
     """The group of a run. `doors`: who writes ``0`` into each of these files is in the group."""
 
     entrance = b""
@@ -210,19 +214,20 @@ class Group:
 
     # ---- life ----
 
-    def make(self, clusters: "tuple[tuple[bytes, Limits], ...]") -> None:
-        """Make the group, and those of the clusters above it, with their limits. Raises OSError."""
+    def make(self, clusters: "tuple[Cluster, ...]", limits: Limits) -> None:
+        """Make the group, and those of the clusters above it, with these limits. Raises OSError."""
         for base in dict.fromkeys(self.groups.trees[controller] for controller in self.controllers):
             mine = [controller for controller in self.controllers if self.groups.trees[controller] == base]
             path = [base]
-            for cluster, _ in clusters:
-                path.append(b"%b/%b%b" % (path[-1], CLUSTER, cluster))
+            for cluster, is_passing, _ in clusters:
+                path.append(b"%b/%b%b" % (path[-1], PASSING if is_passing else CLUSTER, cluster))
             own = b"%b/%b%b" % (path[-1], RUN, self.name)
             self._make_all(path, own)
             self.folders |= dict.fromkeys(mine, own)
-            for folder, (_, limits) in zip(path[1:], clusters, strict=True):
+            bounds = [limits_of for _, _, limits_of in clusters]
+            for folder, limits_of in zip((*path[1:], own), (*bounds, limits), strict=True):
                 for controller in mine:
-                    self.bound(folder, controller, limits)
+                    self.bound(folder, controller, limits_of)
 
     def _make_all(self, path: list[bytes], own: bytes) -> None:
         """Make a group at the end of a path. It is new: what an earlier run of this name left is cleared."""
@@ -265,30 +270,29 @@ class Group:
                 if quietly(self.files.write, b"%b/%b" % (folder, self.entrance), b"0"):
                     break
 
-    def limit(self, limits: Limits) -> bool:
-        """Set the limits. False if the group uses more memory than that already."""
-        folders = self.folders.items()
-        are_set = [self.bound(folder, controller, limits) for controller, folder in folders]
-        return all(are_set)
+    def limit_memory(self, size: int) -> bool:
+        """Set the limit of memory. False if more is in use and the kernel cannot take it back."""
+        folder = self.folders.get(MEMORY)
+        return folder is None or not size or self.bound(folder, MEMORY, (size, 0, 0))
 
     def bound(self, folder: bytes, controller: bytes, limits: Limits) -> bool:
-        """Set the limit of one controller; False if more is in use and the kernel cannot take it back."""
+        """Set the limit of one controller in a group; see ``limit_memory`` for the result."""
         raise NotImplementedError
 
     def remove(self) -> bool:
-        """Remove the group; whether it is gone."""
+        """Remove the group, and those of clusters that go with their last run; whether it is gone."""
+        are_gone = True
         for folder in set(self.folders.values()):
             for below in reversed(list(tree(self.files, folder))):
-                quietly(self.files.remove, below)
-        return not any(self.is_there(folder) for folder in set(self.folders.values()))
-
-    def is_there(self, folder: bytes) -> bool:
-        """Whether a group exists."""
-        try:
-            self.files.read(folder + b"/cgroup.procs")
-        except OSError:
-            return False
-        return True
+                is_gone = (
+                    quietly(self.files.remove, below) or text(self.files, below + b"/cgroup.procs") is None
+                )
+            are_gone &= is_gone
+            above = folder.rpartition(b"/")[0]
+            while is_gone and above.rpartition(b"/")[2].startswith(PASSING):
+                is_gone = quietly(self.files.remove, above)
+                above = above.rpartition(b"/")[0]
+        return are_gone
 
     # ---- processes ----
 
@@ -333,20 +337,25 @@ class Group:
         """How many processes of the group the kernel has killed for want of memory."""
         raise NotImplementedError
 
+    @property
+    def was_full(self) -> bool:
+        """Whether the group has reached its own limit of memory."""
+        return self.has_filled(self.folders.get(MEMORY, b""))
+
     def full_cluster(self) -> str:
         """The innermost cluster of the run that has reached its own limit of memory; empty if none has."""
         folder = self.folders.get(MEMORY, b"").rpartition(b"/")[0]
-        while folder.rpartition(b"/")[2].startswith(CLUSTER):
+        while folder.rpartition(b"/")[2].startswith((CLUSTER, PASSING)):
             folder, _, name = folder.rpartition(b"/")
-            if self.was_full(b"%b/%b" % (folder, name)):
+            if self.has_filled(b"%b/%b" % (folder, name)):
                 return os.fsdecode(name[len(CLUSTER) :])
         return ""
 
-    def was_full(self, folder: bytes) -> bool:
-        """Whether a group has reached its own limit of memory."""
+    def has_filled(self, folder: bytes) -> bool:
+        """Whether the group in a folder has reached its own limit of memory."""
         raise NotImplementedError
 
-    def usage(self) -> Usage:
+    def usage(self) -> GroupUsage:
         """What the group has used until now."""
         raise NotImplementedError
 
@@ -356,13 +365,13 @@ class Group:
         return None if folder is None else number(self.files, b"%b/%b" % (folder, file), key)
 
 
-class GroupV1(Group):
+class RunGroupV1(RunGroup):
     """In version 1: one folder for each controller. Only the freezer ends all of its processes at one moment."""
 
     entrance = b"tasks"  # one thread: the kernel need not stop all forks of the machine meanwhile
 
     def bound(self, folder: bytes, controller: bytes, limits: Limits) -> bool:
-        """See Group."""
+        """See RunGroup."""
         memory, max_processes, weight = limits
         if controller == MEMORY and memory:
             return self._bound_memory(folder, memory)
@@ -387,11 +396,11 @@ class GroupV1(Group):
         return True
 
     def delegate(self, folder: bytes) -> None:
-        """See Group. Kernels since 5.11 do so without being told."""
+        """See RunGroup. Kernels since 5.11 do so without being told."""
         quietly(self.files.write, folder + b"/memory.use_hierarchy", b"1")
 
     def kill(self) -> None:
-        """See Group."""
+        """See RunGroup."""
         state = b"/freezer.state"
         frozen = [folder for folder in self._one_tree() if FREEZER in self.folders]
         for folder in frozen[:1]:  # groups below it freeze with it
@@ -405,38 +414,42 @@ class GroupV1(Group):
             quietly(self.files.write, folder + state, b"THAWED")
 
     def killed(self) -> int:
-        """See Group."""
+        """See RunGroup."""
         return self.number(MEMORY, b"memory.oom_control", b"oom_kill") or 0
 
-    def was_full(self, folder: bytes) -> bool:
-        """See Group."""
-        return bool(number(self.files, folder + b"/memory.failcnt"))
+    def has_filled(self, folder: bytes) -> bool:
+        """See RunGroup."""
+        # memory.failcnt is 0 on newer kernels whatever has happened
+        peak = number(self.files, folder + b"/memory.max_usage_in_bytes")
+        limit = number(self.files, folder + b"/memory.limit_in_bytes")
+        return peak is not None and limit is not None and peak >= limit - max(limit // _MARGIN, _LEAST_MARGIN)
 
-    def usage(self) -> Usage:
-        """See Group."""
-        usage = Usage()
+    def usage(self) -> GroupUsage:
+        """See RunGroup."""
+        usage = GroupUsage()
         usage.peak = self.number(MEMORY, b"memory.max_usage_in_bytes")
         usage.killed = self.killed()
-        usage.full = self.number(MEMORY, b"memory.failcnt") or 0
-        for name, file in (("user_s", b"cpuacct.usage_user"), ("system_s", b"cpuacct.usage_sys")):
-            if (spent := self.number(CPUACCT, file)) is not None:
-                setattr(usage, name, spent / 1e9)
+        if (spent := self.number(CPUACCT, b"cpuacct.usage")) is not None:
+            # how it is divided was sampled at the ticks of the clock, the sum is exact
+            ticks = [self.number(CPUACCT, b"cpuacct.usage_%b" % part) or 0 for part in (b"user", b"sys")]
+            usage.user_s = spent / 1e9 * ticks[0] / (sum(ticks) or 1)
+            usage.system_s = spent / 1e9 - usage.user_s
         return usage
 
 
-class GroupV2(Group):
+class RunGroupV2(RunGroup):
     """In version 2: one folder. The kernel ends all of its processes together, also when memory runs out."""
 
     entrance = b"cgroup.procs"
 
     def delegate(self, folder: bytes) -> None:
-        """See Group."""
+        """See RunGroup."""
         for controller in CONTROLLERS:
             if controller in self.groups.trees:
                 quietly(self.files.write, folder + b"/cgroup.subtree_control", b"+" + controller)
 
     def bound(self, folder: bytes, controller: bytes, limits: Limits) -> bool:
-        """See Group."""
+        """See RunGroup."""
         memory, max_processes, weight = limits
         if controller == MEMORY and memory:
             is_run = folder.rpartition(b"/")[2].startswith(RUN)
@@ -452,7 +465,7 @@ class GroupV2(Group):
         return True
 
     def kill(self) -> None:
-        """See Group."""
+        """See RunGroup."""
         folder = next(iter(self.folders.values()))
         if os.getpid() not in pids(self.files, folder) and quietly(
             self.files.write, folder + b"/cgroup.kill", b"1"
@@ -465,19 +478,18 @@ class GroupV2(Group):
         quietly(self.files.write, folder + b"/cgroup.freeze", b"0")
 
     def killed(self) -> int:
-        """See Group."""
+        """See RunGroup."""
         return self.number(MEMORY, b"memory.events", b"oom_kill") or 0
 
-    def was_full(self, folder: bytes) -> bool:
-        """See Group."""
+    def has_filled(self, folder: bytes) -> bool:
+        """See RunGroup."""
         return bool(number(self.files, folder + b"/memory.events.local", b"oom"))
 
-    def usage(self) -> Usage:
-        """See Group."""
-        usage = Usage()
+    def usage(self) -> GroupUsage:
+        """See RunGroup."""
+        usage = GroupUsage()
         usage.peak = self.number(MEMORY, b"memory.peak")
         usage.killed = self.killed()
-        usage.full = self.number(MEMORY, b"memory.events", b"oom") or 0
         controller = next(iter(self.folders))
         for name, key in (("user_s", b"user_usec"), ("system_s", b"system_usec")):
             if (spent := self.number(controller, b"cpu.stat", key)) is not None:

@@ -308,19 +308,24 @@ class LocalRuntime(Runtime):
         seen = self.observe(run_id)
         if seen.state not in (RunState.LOST, RunState.NEVER_STARTED):
             return ()
+        groups = self._groups_left(run_id)
+        for group in groups:
+            group.clear()
         give_up = time.monotonic() + _CLEAR_TIMEOUT_S
         while (remaining := self._leftovers(run_id, seen.start)) and time.monotonic() < give_up:
             for pid, started in remaining.items():
                 processes.send_signal(pid, started, 9)
             time.sleep(_CLEAR_PAUSE_S)
-        return (*remaining, *self._clear_groups(run_id))
+        in_groups = {pid for group in groups for pid in group.clear()}
+        for base in self._bases[1] if groups else ():
+            base.sweep()
+        return tuple(remaining.keys() | in_groups)
 
-    def _clear_groups(self, run_id: str) -> list[int]:
-        """Kill what a run without supervisor has in its group, and remove the group; the pids that are left."""
+    def _groups_left(self, run_id: str) -> list[cgroups.RunGroup]:
+        """The groups that the killed supervisor of a run did not remove; one search serves many runs."""
         if time.monotonic() - self._bases[0] > _MARKS_S:
             self._bases = time.monotonic(), cgroup_trees.bases(os.fsencode(self._records.home))
-        groups = cgroup_trees.left_by(os.fsencode(run_id), self._bases[1])
-        return [pid for group in groups for pid in group.clear()]
+        return cgroup_trees.left_by(os.fsencode(run_id), self._bases[1])
 
     def forget(self, run_id: str) -> None:
         """Remove all records of a run that is over or was never started; its log stays."""

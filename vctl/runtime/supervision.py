@@ -133,7 +133,7 @@ class Supervision:
         self.plan = plan[0], number.above.shared.with_own(shared, plan[1]), *plan[2:]
         self.stop_path = number.above.home + b"/stops/" + self.name
         self.grace_s = grace_ms / 1000
-        self.group: cgroups.Group | None = None
+        self.group: cgroups.RunGroup | None = None
         self.main = 0
         self.status: int | None = None
         self.is_signalled = False  # that there may be a request to stop
@@ -182,7 +182,7 @@ class Supervision:
         yield from self._end(code, signo, why=self.why if signo == signal.SIGKILL else None)
         return True
 
-    def measure_group(self, group: "cgroups.Group") -> str:
+    def measure_group(self, group: "cgroups.RunGroup") -> str:
         """Take over what the group of the run has used; if the kernel killed it for its memory, what to say."""
         usage = group.usage()
         if usage.peak is not None:
@@ -191,12 +191,12 @@ class Supervision:
             self.user_s, self.system_s = usage.user_s, usage.system_s
         return self.ran_out(group, usage)
 
-    def ran_out(self, group: "cgroups.Group", usage: "cgroups.Usage") -> str:
+    def ran_out(self, group: "cgroups.RunGroup", usage: "cgroups.GroupUsage") -> str:
         """If the kernel killed a process of the run for want of memory, who had too little; else nothing."""
         if not usage.killed:
             return ""
         peak = usage.peak or 0
-        if self.memory_bytes and (usage.full or peak >= self.memory_bytes):
+        if self.memory_bytes and (group.was_full or peak >= self.memory_bytes):
             return memory.exceeded(self.memory_bytes, peak)
         if self.status is None or self.status & 0x7F != signal.SIGKILL:
             return ""  # its main process has coped with the end of another one
@@ -224,9 +224,8 @@ class Supervision:
         """Start the main process in a session of its own, or raise SpawnError."""
         started_at, before = time.time_ns(), processes.ticks_now()
         self.main = self.number.above.spawn(self)
-        if self.group is not None and self.confinement is not None:
-            if not self.group.limit((self.memory_bytes, *self.confinement[:2])):
-                self.exceed(memory.exceeded(self.memory_bytes, self.memory_bytes), time.monotonic())
+        if self.group is not None and not self.group.limit_memory(self.memory_bytes):
+            self.exceed(memory.exceeded(self.memory_bytes, self.memory_bytes), time.monotonic())
         started = processes.ticks_now()
         if started != before:
             started = processes.start_time(self.main) or 0

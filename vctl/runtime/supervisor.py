@@ -354,7 +354,7 @@ class Supervisor:
 
     def _group_of(
         self, run: "supervision.Supervision", confinement: "cgroups.Confinement"
-    ) -> "cgroups.Group | None":
+    ) -> "cgroups.RunGroup | None":
         """Make the group of a run and enter it; None where there can be none, so that memory is measured instead."""
         if self._groups is None:
             self._groups = _find_groups(self.home)

@@ -1,0 +1,84 @@
+"""What the kernel is to enforce of a run by a control group (vctl/runtime/cgroups.py).
+
+In personal mode only runs that requested memory get a group, and only with that limit: nothing else is enforced there
+without one, and starts of other jobs cost what they cost. With the setting ``cgroups = all``, and for every run
+of a shared service, each run gets a group with a limit of processes and a share of the CPU time, below one for each of
+its clusters: what runs without a limit of its own cannot use more memory than its cluster has.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Sequence
+from functools import reduce
+from typing import TYPE_CHECKING
+
+from vctl.core.clusters import JOB, SUB, VNode
+from vctl.core.jobs import Run
+from vctl.core.ledger import Ledger
+from vctl.core.nodes import LOCAL, RAY
+from vctl.core.resources import CPU, EMPTY, MEMORY, SCALE, Allocation, merged
+
+if TYPE_CHECKING:
+    from vctl.runtime.cgroups import Cluster, Confinement, Limits
+
+AUTO, ALL, OFF = "auto", "all", "off"
+"""Values of the setting ``cgroups``."""
+NOTHING: Confinement = (0, 0, ())
+"""A group without limits but that of memory."""
+LEAST_PROCESSES, PROCESSES_PER_CPU = 1024, 256
+CLUSTER_FACTOR = 4
+"""How many times the processes of one run with its CPUs a cluster may have."""
+LEAST_WEIGHT = 10
+"""The share of the CPU time, in hundredths of a CPU, of a run or a cluster that has none."""
+
+
+def confinement_of(
+    ledger: Ledger, run: Run, sees: Allocation, parent_id: str, new: Sequence[VNode], *, uid: int | None, cgroups: str
+) -> Confinement | None:  # fmt: skip
+    """What the kernel is to enforce of a run on this machine; None if nothing.
+
+    ``new``: the virtual nodes of its cluster if that does not exist yet; its parent is ``parent_id``. ``uid``: the user
+    as whom it runs, None in personal mode.
+    """
+    node = ledger.nodes.get(run.node_id)
+    source = "" if node is None else node.source
+    if cgroups == OFF or source == RAY:
+        return None
+    if source != LOCAL:  # its amounts are numbers, but its processes are to be found
+        return None if uid is None else NOTHING
+    if uid is None and cgroups != ALL:
+        return NOTHING if sees.amounts.get(MEMORY, 0) >= SCALE else None
+    is_new = run.cluster_id not in ledger.clusters
+    clusters: list[Cluster] = [
+        (
+            _name(cluster.cluster_id),
+            cluster.kind in (JOB, SUB),
+            _bounds(ledger.slots(cluster.cluster_id), run),
+        )
+        for cluster in reversed(ledger.upward(parent_id if is_new else run.cluster_id))
+    ]
+    if is_new:
+        clusters.append((_name(run.cluster_id), True, _bounds(new, run)))
+    _, processes, weight = _limits(sees)
+    return processes, weight, tuple(clusters)
+
+
+def _bounds(vnodes: Iterable[VNode], run: Run) -> Limits:
+    """The limits of a cluster on the node of a run."""
+    held = reduce(merged, (vnode.allocation for vnode in vnodes if vnode.node_id == run.node_id), EMPTY)
+    memory, processes, weight = _limits(held)
+    return memory, CLUSTER_FACTOR * processes, weight
+
+
+def _limits(held: Allocation) -> Limits:
+    cpus = held.amounts.get(CPU, 0)
+    processes = max(LEAST_PROCESSES, PROCESSES_PER_CPU * cpus // SCALE)
+    return held.amounts.get(MEMORY, 0) // SCALE, processes, max(LEAST_WEIGHT, 100 * cpus // SCALE)
+
+
+def _name(cluster_id: str) -> bytes:
+    """A cluster's id as the name of a directory."""
+    for sign in "%/\n":
+        cluster_id = cluster_id.replace(sign, f"%{ord(sign):02X}")
+    return os.fsencode(cluster_id)
