@@ -3,17 +3,16 @@
 In personal mode only runs that requested memory get a group, and only with that limit: nothing else is enforced there
 without one, and starts of other jobs cost what they cost. With the setting ``cgroups = all``, and for every run
 of a shared service, each run gets a group with a limit of processes and a share of the CPU time, below one for each of
-its clusters: what runs without a limit of its own cannot use more memory than its cluster has.
+its logical clusters: what runs without a limit of its own cannot use more memory than its cluster has.
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Sequence
 from functools import reduce
 from typing import TYPE_CHECKING
 
-from vctl.core.clusters import JOB, SUB, VNode
+from vctl.core.clusters import LOGICAL
 from vctl.core.jobs import Run
 from vctl.core.ledger import Ledger
 from vctl.core.nodes import LOCAL, RAY
@@ -34,12 +33,12 @@ LEAST_WEIGHT = 10
 
 
 def confinement_of(
-    ledger: Ledger, run: Run, sees: Allocation, parent_id: str, new: Sequence[VNode], *, uid: int | None, cgroups: str
+    ledger: Ledger, run: Run, sees: Allocation, parent_id: str, *, uid: int | None, cgroups: str
 ) -> Confinement | None:  # fmt: skip
     """What the kernel is to enforce of a run on this machine; None if nothing.
 
-    ``new``: the virtual nodes of its cluster if that does not exist yet; its parent is ``parent_id``. ``uid``: the user
-    as whom it runs, None in personal mode.
+    ``parent_id``: the parent of its cluster, which may not exist yet. ``uid``: the user as whom it runs, None in
+    personal mode.
     """
     node = ledger.nodes.get(run.node_id)
     source = "" if node is None else node.source
@@ -49,26 +48,16 @@ def confinement_of(
         return None if uid is None else NOTHING
     if uid is None and cgroups != ALL:
         return NOTHING if sees.amounts.get(MEMORY, 0) >= SCALE else None
-    is_new = run.cluster_id not in ledger.clusters
-    clusters: list[Cluster] = [
-        (
-            _name(cluster.cluster_id),
-            cluster.kind in (JOB, SUB),
-            _bounds(ledger.slots(cluster.cluster_id), run),
-        )
-        for cluster in reversed(ledger.upward(parent_id if is_new else run.cluster_id))
-    ]
-    if is_new:
-        clusters.append((_name(run.cluster_id), True, _bounds(new, run)))
+    within = run.cluster_id if run.cluster_id in ledger.clusters else parent_id
+    clusters: list[Cluster] = []
+    for cluster in reversed(ledger.upward(within)):
+        if cluster.kind == LOGICAL:
+            vnodes = (vnode for vnode in ledger.slots(cluster.cluster_id) if vnode.node_id == run.node_id)
+            memory, processes, weight = _limits(reduce(merged, (vnode.allocation for vnode in vnodes), EMPTY))
+            limits = memory, CLUSTER_FACTOR * processes, weight
+            clusters.append((_name(cluster.cluster_id), limits))
     _, processes, weight = _limits(sees)
     return processes, weight, tuple(clusters)
-
-
-def _bounds(vnodes: Iterable[VNode], run: Run) -> Limits:
-    """The limits of a cluster on the node of a run."""
-    held = reduce(merged, (vnode.allocation for vnode in vnodes if vnode.node_id == run.node_id), EMPTY)
-    memory, processes, weight = _limits(held)
-    return memory, CLUSTER_FACTOR * processes, weight
 
 
 def _limits(held: Allocation) -> Limits:

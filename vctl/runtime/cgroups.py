@@ -2,10 +2,10 @@
 
 A run that is *confined* has a group of its own. The group is made before the main process starts, which begins
 its life inside, and is removed before the end of the run is recorded; so every process below the run is in it,
-whatever parent, session, limits or environment it has by then. It lies below one group for each cluster that
-the run belongs to: the processes of all runs of a cluster on this machine share the limits of the cluster.
+whatever parent, session, limits or environment it has by then. It lies below one group for each logical cluster
+that the run belongs to: the processes of all runs of a cluster on this machine share the limits of the cluster.
 
-    <base>/vctl.<device>.<inode of the state directory>/c.<cluster>/j.<cluster of a job>/r.<run>
+    <base>/vctl.<device>.<inode of the state directory>/c.<cluster>/c.<cluster in it>/r.<run>
 
 The base is the group that the supervisor lives in, so what bounds the supervisor bounds the runs as well. There
 are two forms. In version 2 one tree of groups has all controllers; a group that delegates controllers to groups
@@ -41,7 +41,7 @@ MEMORY, PIDS, CPU, CPUACCT, FREEZER = b"memory", b"pids", b"cpu", b"cpuacct", b"
 CONTROLLERS = (MEMORY, PIDS, CPU)
 """The controllers that enforce a limit; the same names in both versions."""
 ALL_V1 = (MEMORY, PIDS, CPU, CPUACCT, FREEZER)
-PREFIX, CLUSTER, PASSING, RUN = b"vctl.", b"c.", b"j.", b"r."
+PREFIX, CLUSTER, RUN = b"vctl.", b"c.", b"r."
 LEAF = b"vctl.self"  # for the processes of a delegated group, which may have none of its own
 _SIGKILL = 9
 _FREEZE_S, _PAUSE_S = 0.05, 0.001  # how long to wait until all processes of a group are frozen
@@ -53,8 +53,7 @@ _CHUNK_BYTES = 1 << 14
 
 # bytes of memory (0: any), processes (0: any), hundredths of a CPU that its share of the CPU time is worth (0: any)
 Limits = tuple[int, int, int]
-# name, whether it goes with its last run (else it stays for the next one), limits
-Cluster = tuple[bytes, bool, Limits]
+Cluster = tuple[bytes, Limits]
 # processes and share of the CPU time as in Limits, and the clusters from the outermost on
 Confinement = tuple[int, int, tuple[Cluster, ...]]
 
@@ -65,12 +64,11 @@ class GroupUsage:
     A figure that no controller measured is None.
     """
 
-    __slots__ = ("killed", "peak", "system_s", "user_s")
+    __slots__ = ("cpu_s", "killed", "peak")
 
     def __init__(self) -> None:
         self.peak: int | None = None
-        self.user_s: float | None = None
-        self.system_s: float | None = None
+        self.cpu_s: float | None = None
         self.killed = 0
 
 
@@ -140,7 +138,7 @@ class Groups:
         """Make the group of a run. Raises OSError."""
         max_processes, weight, clusters = confinement
         wanted = {b"", MEMORY, FREEZER}
-        if max_processes or any(limits[1] for _, _, limits in clusters):
+        if max_processes or any(limits[1] for _, limits in clusters):
             wanted.add(PIDS)
         if weight:
             wanted |= {CPU, CPUACCT}
@@ -219,12 +217,12 @@ class RunGroup:
         for base in dict.fromkeys(self.groups.trees[controller] for controller in self.controllers):
             mine = [controller for controller in self.controllers if self.groups.trees[controller] == base]
             path = [base]
-            for cluster, is_passing, _ in clusters:
-                path.append(b"%b/%b%b" % (path[-1], PASSING if is_passing else CLUSTER, cluster))
+            for cluster, _ in clusters:
+                path.append(b"%b/%b%b" % (path[-1], CLUSTER, cluster))
             own = b"%b/%b%b" % (path[-1], RUN, self.name)
             self._make_all(path, own)
             self.folders |= dict.fromkeys(mine, own)
-            bounds = [limits_of for _, _, limits_of in clusters]
+            bounds = [limits_of for _, limits_of in clusters]
             for folder, limits_of in zip((*path[1:], own), (*bounds, limits), strict=True):
                 for controller in mine:
                     self.bound(folder, controller, limits_of)
@@ -280,18 +278,13 @@ class RunGroup:
         raise NotImplementedError
 
     def remove(self) -> bool:
-        """Remove the group, and those of clusters that go with their last run; whether it is gone."""
+        """Remove the group; whether it is gone."""
         are_gone = True
         for folder in set(self.folders.values()):
             for below in reversed(list(tree(self.files, folder))):
-                is_gone = (
+                are_gone &= (
                     quietly(self.files.remove, below) or text(self.files, below + b"/cgroup.procs") is None
                 )
-            are_gone &= is_gone
-            above = folder.rpartition(b"/")[0]
-            while is_gone and above.rpartition(b"/")[2].startswith(PASSING):
-                is_gone = quietly(self.files.remove, above)
-                above = above.rpartition(b"/")[0]
         return are_gone
 
     # ---- processes ----
@@ -345,7 +338,7 @@ class RunGroup:
     def full_cluster(self) -> str:
         """The innermost cluster of the run that has reached its own limit of memory; empty if none has."""
         folder = self.folders.get(MEMORY, b"").rpartition(b"/")[0]
-        while folder.rpartition(b"/")[2].startswith((CLUSTER, PASSING)):
+        while folder.rpartition(b"/")[2].startswith(CLUSTER):
             folder, _, name = folder.rpartition(b"/")
             if self.has_filled(b"%b/%b" % (folder, name)):
                 return os.fsdecode(name[len(CLUSTER) :])
@@ -430,10 +423,7 @@ class RunGroupV1(RunGroup):
         usage.peak = self.number(MEMORY, b"memory.max_usage_in_bytes")
         usage.killed = self.killed()
         if (spent := self.number(CPUACCT, b"cpuacct.usage")) is not None:
-            # how it is divided was sampled at the ticks of the clock, the sum is exact
-            ticks = [self.number(CPUACCT, b"cpuacct.usage_%b" % part) or 0 for part in (b"user", b"sys")]
-            usage.user_s = spent / 1e9 * ticks[0] / (sum(ticks) or 1)
-            usage.system_s = spent / 1e9 - usage.user_s
+            usage.cpu_s = spent / 1e9
         return usage
 
 
@@ -491,9 +481,8 @@ class RunGroupV2(RunGroup):
         usage.peak = self.number(MEMORY, b"memory.peak")
         usage.killed = self.killed()
         controller = next(iter(self.folders))
-        for name, key in (("user_s", b"user_usec"), ("system_s", b"system_usec")):
-            if (spent := self.number(controller, b"cpu.stat", key)) is not None:
-                setattr(usage, name, spent / 1e6)
+        if (spent := self.number(controller, b"cpu.stat", b"usage_usec")) is not None:
+            usage.cpu_s = spent / 1e6
         return usage
 
 

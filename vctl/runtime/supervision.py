@@ -187,8 +187,8 @@ class Supervision:
         usage = group.usage()
         if usage.peak is not None:
             self.max_rss_kib = usage.peak >> 10
-        if usage.user_s is not None and usage.system_s is not None:
-            self.user_s, self.system_s = usage.user_s, usage.system_s
+        if usage.cpu_s is not None:  # also of processes that nobody waited for
+            self.user_s = max(self.user_s, usage.cpu_s - self.system_s)
         return self.ran_out(group, usage)
 
     def ran_out(self, group: "cgroups.RunGroup", usage: "cgroups.GroupUsage") -> str:
