@@ -17,7 +17,7 @@ from tests.specification import spec
 from vctl.config import load
 from vctl.core.caller import Caller
 from vctl.core.identity import Identity
-from vctl.errors import NotPermitted, VctlError
+from vctl.errors import BadSpec, NotPermitted, VctlError
 from vctl.operations import clusters, jobs, nodes, tasks
 from vctl.operations.declare import Context, Operation
 from vctl.ops.rights import RIGHTS
@@ -63,7 +63,12 @@ SUBMITTERS = {"owner", "submitter", "its parent job", "owner's other job", *ADMI
 USERS = ALL - {"its parent job", "owner's other job", "other's job"}
 
 JOB: dict[str, Any] = {"ref": "hers"}
-COMMAND: dict[str, Any] = {"entrypoint": ("true",), "cluster": "lab", "cwd": "/", "environment": {"PATH": "/bin"}}
+COMMAND: dict[str, Any] = {
+    "entrypoint": ("true",),
+    "cluster": "lab",
+    "cwd": "/",
+    "environment": {"PATH": "/bin"},
+}
 TABLE: dict[str, tuple[dict[str, Any], set[str]]] = {
     "job submit": (COMMAND, SUBMITTERS),
     "job submit-many": ({"jobs": [{"entrypoint": ["true"], "cluster": "lab"}], "cwd": "/"}, SUBMITTERS),
@@ -167,7 +172,16 @@ def template(tmp_path_factory: pytest.TempPathFactory) -> Path:
         )  # fmt: skip
         for name in ("parent", "beside", "running", "failed"):
             _submit(context, ANA, name)
-        _submit(context, BEN, "bens", cluster="primary", metadata={}, entrypoint=("true",), cwd="/", environment={})
+        _submit(
+            context,
+            BEN,
+            "bens",
+            cluster="primary",
+            metadata={},
+            entrypoint=("true",),
+            cwd="/",
+            environment={},
+        )
         for name in ("hers", "running", "failed"):
             if name != "hers":
                 store.db.execute("UPDATE jobs SET submitted_by = 1 WHERE submission_id = ?", (name,))
@@ -263,11 +277,12 @@ def test_a_refusal_names_who_may(context: Context) -> None:
     )
     assert refused.value.details["may"] == ["ana", "admins of lab", "admins of dept", "root"]
     with pytest.raises(
-        NotPermitted, match=r"ben is no submitter of lab: ana, @lab, admins of lab and admins of dept may submit to it"
+        NotPermitted,
+        match=r"ben is no submitter of lab: ana, @lab, admins of lab and admins of dept may submit to it",
     ):
         jobs.submit.at(context, **COMMAND)
     with pytest.raises(
-        NotPermitted, match="ben is no admin of lab: admins of lab, admins of dept and root may stop"
+        NotPermitted, match="ben is no admin of lab: admins of lab, admins of dept and root may change lab"
     ):
         clusters.stop.at(context, "lab")
 
@@ -352,5 +367,16 @@ def test_what_a_process_says_about_itself_adds_nothing(
         monkeypatch.setenv(name, "ana")
     context.store.identity = BEN
     assert not verdict(jobs.stop, context, {"ref": "hers"})[0]
-    made = jobs.submit.at(context, entrypoint=("true",), cwd="/", environment={"USER": "ana"}, cluster="primary")
+    made = jobs.submit.at(
+        context, entrypoint=("true",), cwd="/", environment={"USER": "ana"}, cluster="primary"
+    )
     assert (made["user"], os.environ["USER"]) == ("ben", "ana")
+
+
+def test_a_shared_service_runs_no_command_of_a_user_on_its_own_account(context: Context) -> None:
+    """A notice of a job would run as the account of the service, which owns the tables."""
+    context.store.identity = ANA
+    with pytest.raises(BadSpec, match="a shared service runs none on its own account"):
+        jobs.submit.at(context, **COMMAND, notify="touch /tmp/x")
+    for notify in ("none", "https://example.org/hook", "mailto:ana@example.org"):
+        jobs.submit.at(context, **COMMAND, notify=notify)

@@ -9,11 +9,12 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Iterable, Mapping, Sequence
+from operator import itemgetter
 from typing import Any, TypeVar
 
 from vctl.core.listed import Listed
 from vctl.ops import rights
-from vctl.store import rows
+from vctl.store import owners
 from vctl.store.store import Row, Store
 
 R = TypeVar("R")
@@ -27,6 +28,8 @@ PUBLIC_DATA = frozenset((
     "reason", "rule", "state_reason", "status", "winner",
 ))  # fmt: skip
 """What others see of the data of an event about a job."""
+_GONE = -1
+"""The number of no job."""
 _PRIVATE_REASONS = ("Backoff", "LaunchFailed")
 """Reasons of a waiting job whose message tells how its last attempt ended."""
 
@@ -48,8 +51,7 @@ class Veil:
         self._store, self._identity = store, store.identity
         self._visible: dict[int, bool] = {}
         self._administered: dict[str, bool] = {}
-        self._shared: tuple[list[int], list[int]] | None = None
-        """The rows that stand for several members of arrays: their first numbers, and how many."""
+        self._shared: list[tuple[int, int]] | None = None
 
     def over(self, reply: Any) -> Any:
         """The reply, veiled."""
@@ -69,12 +71,10 @@ class Veil:
         """An event, veiled."""
         number, about = form.get("job_id"), form.get("object")
         if about == "array" and number is None:
-            number = self._store.value(
-                "SELECT first_job_id FROM arrays WHERE array_id = ?", form["object_id"]
-            )
-            number = -1 if number is None else number  # it is gone
+            number = owners.first_of_array(self._store, form["object_id"])
+            number = _GONE if number is None else number
         if about in ("task", "object") and number is None:
-            number = -1
+            number = _GONE
         if number is None or self.sees(number):
             return form
         return {**form, "data": {name: value for name, value in form["data"].items() if name in PUBLIC_DATA}}
@@ -129,24 +129,19 @@ class Veil:
         unknown = set(numbers) - self._visible.keys()
         if not unknown:
             return
-        columns = "SELECT job_id, uid, parent_cluster_id FROM jobs WHERE job_id"
-        found = self._store.rows(
-            f"{columns} IN (SELECT value FROM json_each(?))", rows.dumps(sorted(unknown))
-        )
-        self._visible |= {row["job_id"]: self._may_see(row) for row in found}
+        self._visible |= {row["job_id"]: self._may_see(row) for row in owners.among(self._store, unknown)}
         for number in unknown - self._visible.keys():
             first = self._row_for(number)
-            row = None if first is None else self._store.row(f"{columns} = ?", first)
+            row = None if first is None else owners.one(self._store, first)
             self._visible[number] = row is not None and self._may_see(row)
 
     def _row_for(self, number: int) -> int | None:
         """The row that stands for a member of an array that has none of its own."""
         if self._shared is None:
-            found = self._store.rows("SELECT job_id, members FROM jobs WHERE members > 1 ORDER BY job_id")
-            self._shared = [row[0] for row in found], [row[1] for row in found]
-        firsts, counts = self._shared
-        at = bisect_right(firsts, number) - 1
-        return firsts[at] if at >= 0 and number < firsts[at] + counts[at] else None
+            self._shared = owners.spans(self._store)
+        at = bisect_right(self._shared, number, key=itemgetter(0)) - 1
+        first, count = self._shared[at] if at >= 0 else (0, 0)
+        return first if number < first + count else None
 
     def _may_see(self, row: Row) -> bool:
         return rights.is_owner(self._identity, row) or self._administers(row["parent_cluster_id"])
