@@ -43,7 +43,7 @@ def detect(
     environ: Mapping[str, str] = os.environ,
     *,
     read: Read = read_text,
-    open_nvml: Callable[[], nvml.Nvml | None] = nvml.load,
+    open_nvml: Callable[[], nvml.Library | None] = nvml.load,
 ) -> Machine:
     """Detect the machine. Problems with GPUs become `notes`."""
     cpu_ids = tuple(sorted(os.sched_getaffinity(0)))
