@@ -16,6 +16,7 @@ from vctl.ops import forms
 from vctl.ops.nodes import as_if_joined, user_name
 from vctl.runtime import devices as probe
 from vctl.runtime import nvml, processes
+from vctl.runtime.measured import DeviceProcess, Measured, NvmlError
 from vctl.store import devices as table
 from vctl.store import nodes, rows
 from vctl.store.store import Row, Store
@@ -41,19 +42,19 @@ FILTERS = (
 )
 
 
-class Figures:
+class DeviceFigures:
     """What NVML, or a recording, says of the devices of this machine now, by UUID; a trouble is a ``note``."""
 
     def __init__(self) -> None:
         self.source: str | None = None
         self.note = ""
-        self.of: dict[str, nvml.Measured] = {}
+        self.of: dict[str, Measured] = {}
         try:
             library = nvml.load()
             if library is not None:
                 self.of = {one.uuid: one for one in library.measure()}
                 self.source = library.source
-        except (nvml.NvmlError, UnicodeDecodeError) as error:
+        except (NvmlError, UnicodeDecodeError) as error:
             self.note = f"the devices cannot be measured: {error}"
 
 
@@ -74,7 +75,7 @@ class _Holders:
     """Who has booked which devices."""
 
     def __init__(self, store: Store) -> None:
-        self._parts: dict[tuple[str, int], list[table.Part]] = {}
+        self._parts: dict[tuple[str, int], list[table.DevicePart]] = {}
         for part in table.parts(store, GPU):
             self._parts.setdefault((part.node_id, part.number), []).append(part)
         numbers = {part.job_id for some in self._parts.values() for part in some if part.job_id is not None}
@@ -91,12 +92,12 @@ class _Holders:
         found = max(self._innermost(node_id, index), key=lambda part: part.share, default=None)
         return None if found is None else found.cluster_id
 
-    def _innermost(self, node_id: str, index: int) -> list[table.Part]:
+    def _innermost(self, node_id: str, index: int) -> list[table.DevicePart]:
         parts = [part for part in self._parts.get((node_id, index), ()) if part.job_id is None]
         outer = {part.parent_id for part in parts}
         return [part for part in parts if part.cluster_id not in outer]
 
-    def _form(self, part: table.Part) -> GpuHolder:
+    def _form(self, part: table.DevicePart) -> GpuHolder:
         job = self.jobs.get(part.job_id) if part.job_id is not None else None
         return {
             "cluster_id": part.cluster_id if job is None else str(job["parent_cluster_id"]),
@@ -112,7 +113,7 @@ def _of_node(store: Store, row: Row, holders: _Holders) -> Iterable[GpuForm]:
     node_id = row["node_id"]
     known = {gpu["index"]: gpu for gpu in rows.loads(row["devices"]).get("gpus", ())}
     is_here = row["source"] == LOCAL and row["boot_id"] == processes.boot_id()
-    figures = Figures() if is_here else None
+    figures = DeviceFigures() if is_here else None
     look = _Processes(store, node_id) if figures is not None and figures.of else None
     for index in sorted(map(int, rows.loads(row["instances"])[GPU])):
         device = known.get(index, {})
@@ -162,12 +163,12 @@ class _Processes:
         self._attribution = probe.Attribution(mains, self._job_of, home)
         self._now, self._ticks = store.clock(), processes.ticks_now()
 
-    def forms(self, there: Iterable[nvml.DeviceProcess]) -> list[GpuProcess]:
+    def forms(self, there: Iterable[DeviceProcess]) -> list[GpuProcess]:
         """The processes on one device: those that nobody booked first, then by memory."""
         forms_ = [self._form(process) for process in there]
         return sorted(forms_, key=lambda one: (one["kind"] == JOB, -(one["memory"] or 0), one["pid"]))
 
-    def _form(self, process: nvml.DeviceProcess) -> GpuProcess:
+    def _form(self, process: DeviceProcess) -> GpuProcess:
         seen = self._attribution.see(process)
         began = None
         if process.age_s is not None:
@@ -186,7 +187,7 @@ class _Processes:
             "command": self._command(process, seen),
         }
 
-    def _command(self, process: nvml.DeviceProcess, seen: probe.Seen) -> str | None:
+    def _command(self, process: DeviceProcess, seen: probe.OnDevice) -> str | None:
         """The command line, for whoever may see it: in personal mode everybody, else its user and admins."""
         who = self._identity
         if who is not None and not who.is_admin and seen.uid != who.uid:

@@ -9,7 +9,7 @@ from collections.abc import Collection, Iterable, Mapping
 
 from vctl.core.values import value
 from vctl.runtime import processes
-from vctl.runtime.nvml import DeviceProcess
+from vctl.runtime.measured import DeviceProcess
 from vctl.runtime.processes import HOME_MARK, RUN_MARK
 
 _DEEPEST = 128
@@ -17,7 +17,7 @@ _DEEPEST = 128
 
 
 @value(frozen=True, slots=True)
-class Seen:
+class OnDevice:
     """A process on a device. ``started``: clock ticks since boot; it and ``uid`` are None if /proc does not show it.
 
     ``run_id``: the run to which it belongs. ``is_over``: that run is none of the live ones, so the process was left
@@ -47,14 +47,14 @@ class Attribution:
         self._mains, self._live, self._home = mains, live, home
         self._known: dict[int, processes.Process | None] = {}
 
-    def see(self, process: DeviceProcess) -> Seen:
+    def see(self, process: DeviceProcess) -> OnDevice:
         """What /proc and the runs tell of a process on a device."""
         found = self._process(process.pid)
         if found is None or process.user:
-            return Seen(process.pid, process.memory, None, None)
+            return OnDevice(process.pid, process.memory, None, None)
         run_id = self._by_ancestors(process.pid) or self._by_mark(process.pid)
         is_over = run_id is not None and run_id not in self._live
-        return Seen(process.pid, process.memory, owner(process.pid), found.started, run_id, is_over)
+        return OnDevice(process.pid, process.memory, owner(process.pid), found.started, run_id, is_over)
 
     def _process(self, pid: int) -> processes.Process | None:
         if pid not in self._known:

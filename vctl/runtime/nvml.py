@@ -1,16 +1,16 @@
 """The GPUs of this machine by NVIDIA's management library (NVML): which there are, and what uses them.
 
-Errors become notes. ``Library`` is what the rest of vctl knows of it; a recording of the same figures
-(``vctl/runtime/recorded.py``) is the other implementation.
+Errors become notes. It is one of two ``DeviceLibrary`` (``vctl/runtime/measured.py``); the other is a recording.
 """
 
 import ctypes
 import os
 import re
 from collections.abc import Callable, Iterable
-from typing import Any, Protocol
+from typing import Any
 
 from vctl.core.values import value
+from vctl.runtime.measured import Address, DeviceLibrary, DeviceProcess, Measured, NvmlError
 
 RECORDING = "VCTL_DEVICES_FILE"
 """The variable that names a recording, which takes the place of NVML."""
@@ -37,58 +37,6 @@ class Gpu:
         """The model as Ray labels it: `H100` for `NVIDIA H100 80GB HBM3`, `RTX-3090` for a GeForce one."""
         words = re.findall(r"[A-Za-z0-9]+", _VENDOR_WORDS.sub("", self.name)) or [self.name]
         return "-".join(words[:2]) if words[0] == "RTX" else str(words[0])
-
-
-@value(frozen=True, slots=True)
-class DeviceProcess:
-    """A process that has opened a device; ``memory``: its bytes there, None where the driver does not say.
-
-    ``user``, ``command`` and ``age_s`` are those of a recording; of a real process /proc has them.
-    """
-
-    pid: int
-    memory: int | None
-    user: str = ""
-    command: str = ""
-    age_s: float | None = None
-
-
-@value(frozen=True, slots=True)
-class Measured:
-    """What is measured of a device now. ``utilization``: per cent of the last moment, None where there is none."""
-
-    uuid: str
-    name: str
-    memory_total: int
-    memory_used: int
-    utilization: int | None
-    processes: tuple[DeviceProcess, ...]
-    divided: bool = False
-    """Whether it is divided into MIG instances."""
-
-
-Address = tuple[int, int, int]
-
-
-class Library(Protocol):
-    """What is asked of NVML, or of a recording. Both methods raise NvmlError."""
-
-    source: str
-    """``nvml`` or ``recorded``: the origin of the figures, which is always shown with them."""
-
-    def devices(self) -> Iterable[tuple[Address, str, str, int]]:
-        """(PCI address, uuid, name, memory in bytes) of every device, in any order."""
-
-    def measure(self) -> list[Measured]:
-        """What is measured of every device now, in any order."""
-
-
-class NvmlError(Exception):
-    """A call of the library failed. ``code``: its result, if it is there."""
-
-    def __init__(self, problem: str, code: int | None = None) -> None:
-        super().__init__(problem)
-        self.code = code
 
 
 class _Memory(ctypes.Structure):
@@ -218,7 +166,7 @@ class Nvml:
             raise NvmlError(f"{function} failed with code {result}", result)
 
 
-def load() -> Library | None:
+def load() -> DeviceLibrary | None:
     """Open the library, or the recording in its place; None if it is not installed."""
     if path := os.environ.get(RECORDING):
         from vctl.runtime.recorded import Recording
@@ -230,7 +178,9 @@ def load() -> Library | None:
         return None
 
 
-def gpus(visible: str | None, open_nvml: Callable[[], Library | None] = load) -> tuple[tuple[Gpu, ...], str]:
+def gpus(
+    visible: str | None, open_nvml: Callable[[], DeviceLibrary | None] = load
+) -> tuple[tuple[Gpu, ...], str]:
     """The GPUs that this process may assign to jobs, and a note about a problem (empty if there is none).
 
     `visible` is the CUDA_VISIBLE_DEVICES of this process; None means all GPUs.

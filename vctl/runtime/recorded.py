@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from vctl.runtime import processes
-from vctl.runtime.nvml import Address, DeviceProcess, Measured, NvmlError
+from vctl.runtime.measured import Address, DeviceProcess, Measured, NvmlError
 
 
 class Recording:

@@ -9,7 +9,7 @@ from vctl.store.rows import dumps, loads
 from vctl.store.store import Row, Store
 
 
-class Part(NamedTuple):
+class DevicePart(NamedTuple):
     """What a job, or a logical cluster (``job_id`` None), holds of an instance: a share in 1/10000."""
 
     node_id: str
@@ -20,7 +20,7 @@ class Part(NamedTuple):
     share: int
 
 
-def parts(store: Store, name: str) -> list[Part]:
+def parts(store: Store, name: str) -> list[DevicePart]:
     """The parts of all instances of a unit resource that jobs and logical clusters hold.
 
     What lies inside the cluster of a job counts with the job. A job of an indivisible cluster holds with its processes.
@@ -33,7 +33,7 @@ def parts(store: Store, name: str) -> list[Part]:
         f'"{name}"', JOB, LOGICAL,
     )  # fmt: skip
     return [
-        Part(row["node_id"], int(index), row["cluster_id"], row["parent_id"], row["job_id"], share)
+        DevicePart(row["node_id"], int(index), row["cluster_id"], row["parent_id"], row["job_id"], share)
         for row in holding
         for index, share in loads(row["instances"]).get(name, {}).items()
     ]
