@@ -129,6 +129,7 @@ TABLE: dict[str, tuple[dict[str, Any], set[str]]] = {
     "cluster-resources": ({}, ALL),
     "available-resources": ({}, ALL),
     "cluster-nodes": ({}, ALL),
+    "gpus": ({}, ALL),
     "current-cluster": ({}, ALL),
     "vnodes": ({}, ALL),
     "vnode": ({"vnode_id": "lab/0"}, ALL),

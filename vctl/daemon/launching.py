@@ -35,7 +35,8 @@ MAX_ENVIRONMENTS = 64
 class LaunchCommand:
     """The command of a job or a task; ``count``: members of its array, ``ray``: kind of its private Ray, or empty.
 
-    ``beside``: the run whose resources it sees instead X: the user as whom it runs; None in personal mode.
+    ``beside``: the run whose resources it sees instead of its own. ``uid``: the user as whom it runs; None
+    in personal mode.
     """
 
     argv: tuple[str, ...]

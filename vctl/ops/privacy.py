@@ -94,12 +94,17 @@ class Veil:
         number = form.get("job_id")
         if isinstance(number, int):
             hidden = not self.sees(number)
+        is_process = "pid" in form and "command" in form
+        if is_process and number is None:
+            hidden = form.get("user") != self._identity.name
         shown = {
             name: self._part(value, hidden=hidden) if isinstance(value, (dict, list, Listed)) else value
             for name, value in form.items()
         }
         if hidden:
             shown |= {name: blank for name, blank in BLANK.items() if name in shown}
+            if is_process:
+                shown["command"] = None
             if "message" in shown and _tells_nothing(form):
                 shown["message"] = form["message"]
         return shown
