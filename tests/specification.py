@@ -105,6 +105,7 @@ SECTIONS = {
     "17.migration": "Migrations, backup, restore, copies.",
     "17.private": "Modes of files; no shell; no link is followed; text cannot move the terminal.",
     "18.budgets": "The cost does not grow with what is not touched.",
+    "19.devices": "Devices with their holders and processes; those that nobody booked; fences.",
     "19.limits": "The kernel enforces memory, processes and shares of CPU time per run and cluster, where it can.",
     "19.rights": "Who asks is what the kernel or a token says; each operation has a right, and one table answers it.",
 }

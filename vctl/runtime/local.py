@@ -17,6 +17,7 @@ from typing import NamedTuple
 
 from vctl.runtime import cgroup_trees, cgroups, processes
 from vctl.runtime.findings import Findings, RunRecords
+from vctl.runtime.processes import HOME_MARK, RUN_MARK
 from vctl.runtime.protocol import (
     LaunchRequest,
     RunState,
@@ -29,9 +30,6 @@ from vctl.runtime.supervision import Request
 from vctl.runtime.supervisor import STOP_SIGNAL, serves_all
 from vctl.runtime.supervisors import GONE
 from vctl.runtime.worker_slot import ANSWER_S
-
-RUN_MARK, HOME_MARK = "VCTL_RUN_ID", "VCTL_HOME"
-"""Every process of a run has these variables; they identify what a killed supervisor left."""
 
 _CLEAR_TIMEOUT_S = 2.0
 _CLEAR_PAUSE_S = 0.01
