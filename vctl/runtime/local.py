@@ -6,16 +6,16 @@ number of schedulers, one after the other or at once, see the same. The runtime 
 decides about time limits and retries.
 """
 
-import marshal
 import os
 import signal
-import sys
 import time
 from collections.abc import Mapping
 from pathlib import Path
 from typing import NamedTuple
 
+from vctl.core.compact import dumps
 from vctl.runtime import processes
+from vctl.runtime.environment import portable
 from vctl.runtime.findings import Findings, RunRecords
 from vctl.runtime.protocol import (
     LaunchRequest,
@@ -25,7 +25,6 @@ from vctl.runtime.protocol import (
     StartRecord,
     check_run_id,
 )
-from vctl.runtime.supervision import Request
 from vctl.runtime.supervisor import STOP_SIGNAL, serves_all
 from vctl.runtime.supervisors import GONE
 from vctl.runtime.worker_slot import ANSWER_S
@@ -98,7 +97,7 @@ class LocalRuntime(Runtime):
     def launch(self, request: LaunchRequest) -> None:
         """Start a run and return at once; its records show the result."""
         check_run_id(request.run_id)
-        packed = marshal.dumps(_packed(request, self._shown_home))
+        packed = _packed(request, self._shown_home)
         with self._lock:
             if (file := self._records.files.get(request.supervisor)) is not None:
                 file.declined.discard(request.run_id)
@@ -109,7 +108,7 @@ class LocalRuntime(Runtime):
     def launch_next(self, request: LaunchRequest, follows: str) -> bool:
         """Have a run start as soon as another one is over; False when that is not possible."""
         check_run_id(request.run_id)
-        packed = marshal.dumps(_packed(request, self._shown_home, follows))
+        packed = _packed(request, self._shown_home, follows)
         with self._lock:
             given = self._supervisors.give_next(request.supervisor, request.run_id, packed)
             if given:
@@ -371,22 +370,14 @@ class LocalRuntime(Runtime):
         return pids
 
 
-_ENCODING = sys.getfilesystemencoding(), sys.getfilesystemencodeerrors()
-
-
-def _packed(request: LaunchRequest, home: str, follows: str = "") -> Request:
-    """The request as bytes, because the launcher's locale, and so its encoding, may be another one."""
-    code, errors = _ENCODING
-    env = {name.encode(code, errors): text.encode(code, errors) for name, text in request.own.items()}
-    run_id = request.run_id.encode(code, errors)
-    env[_MARKS[0]], env[_MARKS[1]] = run_id, home.encode(code, errors)
-    argv = tuple([word.encode(code, errors) for word in request.argv])
-    cwd, log = request.cwd.encode(code, errors), request.log_path.encode(code, errors)
-    plan = argv, env, cwd, log, request.cpu_ids
-    return (
-        run_id, round(request.grace_s * 1000), request.log_max_bytes, request.memory_bytes, plan,
-        follows.encode(code, errors), request.shared.packed,
-    )  # fmt: skip
-
-
-_MARKS = os.fsencode(RUN_MARK), os.fsencode(HOME_MARK)
+def _packed(request: LaunchRequest, home: str, follows: str = "") -> bytes:
+    """The request as vctl/privileged/run_request.py reads it."""
+    env = {portable(name): portable(text) for name, text in request.own.items()}
+    env[RUN_MARK], env[HOME_MARK] = request.run_id, portable(home)
+    head = {
+        "run": request.run_id, "follows": follows, "uid": request.uid, "grace_ms": round(request.grace_s * 1000),
+        "log_bytes": request.log_max_bytes, "memory_bytes": request.memory_bytes,
+        "argv": [portable(word) for word in request.argv], "env": env, "cwd": portable(request.cwd),
+        "log": portable(request.log_path), "cpus": request.cpu_ids,
+    }  # fmt: skip
+    return b"%b\n%b" % (dumps(head).encode(), request.shared.packed)
