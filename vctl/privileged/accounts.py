@@ -117,7 +117,7 @@ class Accounts:
         password = fields[_PASSWORD]
         if password.startswith("!") and password.strip("!*"):
             raise Refused(f"the account {name} is locked: usermod --unlock {name}")
-        if 0 <= (expires := _whole(fields[_EXPIRES], -1)) <= today:
+        if 0 <= _whole(fields[_EXPIRES], -1) <= today:
             raise Refused(f"the account {name} has expired: usermod --expiredate '' {name}")
         changed, longest, inactive = (
             _whole(fields[number], -1) for number in (_CHANGED, _LONGEST, _INACTIVE)

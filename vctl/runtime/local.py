@@ -17,6 +17,7 @@ from vctl.core.compact import dumps
 from vctl.runtime import processes
 from vctl.runtime.environment import portable
 from vctl.runtime.findings import Findings, RunRecords
+from vctl.runtime.keeper import Keeper
 from vctl.runtime.protocol import (
     LaunchRequest,
     RunState,
@@ -30,7 +31,9 @@ from vctl.runtime.supervisors import GONE
 from vctl.runtime.worker_slot import ANSWER_S
 
 RUN_MARK, HOME_MARK = "VCTL_RUN_ID", "VCTL_HOME"
-"""Every process of a run has these variables; they identify what a killed supervisor left."""
+"""Every process of a run has these variables; they identify what a killed supervisor left. In a shared service it has
+the address of the service instead of the second one.
+"""
 
 _CLEAR_TIMEOUT_S = 2.0
 _CLEAR_PAUSE_S = 0.01
@@ -52,16 +55,25 @@ class _Stop(NamedTuple):
 class LocalRuntime(Runtime):
     """Launches, observes and stops runs below one state directory. Safe to use from several threads."""
 
-    def __init__(self, home: Path, *, shown_home: Path | None = None, apart: bool = False) -> None:
+    def __init__(
+        self,
+        home: Path,
+        *,
+        mark: tuple[str, str] | None = None,
+        apart: bool = False,
+        keeper: Keeper | None = None,
+    ) -> None:
         """Make missing directories. The first process starts with `prepare` or `launch`.
 
-        ``shown_home``: the state directory that processes get in VCTL_HOME; None means ``home``. ``apart``: each
-        process that runs has a supervisor of its own.
+        ``mark``: the variable by which processes find this directory, or its service; None means VCTL_HOME.
+        ``apart``: each process that runs has a supervisor of its own. ``keeper``: starts the launchers of a service.
         """
         self.boot = processes.boot_id()
         self._findings = Findings(home.absolute(), self.boot)
         self._findings.supervisors.apart = apart
-        self._shown_home = os.fspath(shown_home or self._findings.records.home)
+        self._findings.supervisors.keeper = keeper
+        name, text = mark or (HOME_MARK, os.fspath(self._findings.records.home))
+        self._mark = name.encode(), os.fsencode(text)
         self._records = self._findings.records
         self._supervisors, self._of = self._findings.supervisors, self._findings.of
         self._stopping: dict[str, _Stop] = {}  # of runs that are not over
@@ -97,7 +109,7 @@ class LocalRuntime(Runtime):
     def launch(self, request: LaunchRequest) -> None:
         """Start a run and return at once; its records show the result."""
         check_run_id(request.run_id)
-        packed = _packed(request, self._shown_home)
+        packed = _packed(request, self._mark)
         with self._lock:
             if (file := self._records.files.get(request.supervisor)) is not None:
                 file.declined.discard(request.run_id)
@@ -108,7 +120,7 @@ class LocalRuntime(Runtime):
     def launch_next(self, request: LaunchRequest, follows: str) -> bool:
         """Have a run start as soon as another one is over; False when that is not possible."""
         check_run_id(request.run_id)
-        packed = _packed(request, self._shown_home, follows)
+        packed = _packed(request, self._mark, follows)
         with self._lock:
             given = self._supervisors.give_next(request.supervisor, request.run_id, packed)
             if given:
@@ -215,7 +227,7 @@ class LocalRuntime(Runtime):
         return start is not None and processes.alive(start.pid, start.pid_started, start.boot_id)
 
     def _marked(self) -> dict[bytes, list[processes.Process]]:
-        return processes.marked(RUN_MARK.encode(), os.fsencode(f"{HOME_MARK}={self._shown_home}"))
+        return processes.marked(RUN_MARK.encode(), b"%b=%b" % self._mark)
 
     # ---- ending ----
 
@@ -370,10 +382,10 @@ class LocalRuntime(Runtime):
         return pids
 
 
-def _packed(request: LaunchRequest, home: str, follows: str = "") -> bytes:
+def _packed(request: LaunchRequest, mark: tuple[bytes, bytes], follows: str = "") -> bytes:
     """The request as vctl/privileged/run_request.py reads it."""
     env = {portable(name): portable(text) for name, text in request.own.items()}
-    env[RUN_MARK], env[HOME_MARK] = request.run_id, portable(home)
+    env[RUN_MARK], env[portable(os.fsdecode(mark[0]))] = request.run_id, portable(os.fsdecode(mark[1]))
     head = {
         "run": request.run_id, "follows": follows, "uid": request.uid, "grace_ms": round(request.grace_s * 1000),
         "log_bytes": request.log_max_bytes, "memory_bytes": request.memory_bytes,
