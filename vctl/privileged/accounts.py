@@ -19,11 +19,11 @@ _MAX_ACCOUNTS = 4096
 _PASSWORD, _CHANGED, _LONGEST, _INACTIVE, _EXPIRES = 1, 2, 4, 6, 7
 
 
-class Refused(ValueError):
+class UserRefused(ValueError):
     """An account that no process is started as; the message says why."""
 
 
-class Account:
+class UserAccount:
     """A user as the host knows him."""
 
     __slots__ = ("gid", "groups", "home", "name", "shell", "uid", "umask")
@@ -52,12 +52,12 @@ class Accounts:
         """``allow_groups``: only their members may be started; empty: everybody. ``root``: where /etc is, for tests."""
         self.service, self.allow_groups = service, allow_groups
         self._files = [root + file for file in _FILES]
-        self._known: dict[int, Account] = {}
+        self._known: dict[int, UserAccount] = {}
         self._seen: tuple[object, ...] = ()
         self._until = 0.0
 
-    def account(self, uid: int) -> Account:
-        """The account with a number. Raises Refused, OSError."""
+    def account(self, uid: int) -> UserAccount:
+        """The account with a number. Raises UserRefused, OSError."""
         seen, now = tuple(map(_stamp, self._files)), time.monotonic()
         if seen != self._seen or now >= self._until or len(self._known) >= _MAX_ACCOUNTS:
             self._known.clear()
@@ -73,39 +73,39 @@ class Accounts:
     def _first_uid(self) -> int:
         return max(1, _whole(_login_defs(self._files[3]).get("UID_MIN"), FIRST_UID))
 
-    def _read(self, uid: int) -> Account:
+    def _read(self, uid: int) -> UserAccount:
         import grp
         import pwd
 
         settings = _login_defs(self._files[3])
         first = self._first_uid()
         if uid == 0:
-            raise Refused("no job runs as root; submit it as an ordinary user")
+            raise UserRefused("no job runs as root; submit it as an ordinary user")
         if uid == self.service:
-            raise Refused("it is the account of the service itself")
+            raise UserRefused("it is the account of the service itself")
         if uid < first:
-            raise Refused(f"it is an account of the system: UID_MIN in /etc/login.defs is {first}")
+            raise UserRefused(f"it is an account of the system: UID_MIN in /etc/login.defs is {first}")
         if uid == NOBODY:
-            raise Refused("it is nobody's account")
+            raise UserRefused("it is nobody's account")
         try:
             entry = pwd.getpwuid(uid)
         except KeyError:
-            raise Refused("there is no account with this uid") from None
+            raise UserRefused("there is no account with this uid") from None
         if entry.pw_uid != uid or entry.pw_gid == 0:
-            raise Refused("its group is root's")
+            raise UserRefused("its group is root's")
         self._check_shadow(entry.pw_name)
         groups = tuple(group for group in os.getgrouplist(entry.pw_name, entry.pw_gid) if group != 0)
         if self.allow_groups:
             names = {grp.getgrgid(group).gr_name for group in groups if _has_name(group)}
             if names.isdisjoint(self.allow_groups):
-                raise Refused(
+                raise UserRefused(
                     f"{entry.pw_name} is in none of the allowed groups: {', '.join(self.allow_groups)}"
                 )
         umask = _octal(settings.get("UMASK"), _UMASK)
-        return Account(uid, entry.pw_gid, entry.pw_name, entry.pw_dir, entry.pw_shell, groups, umask)
+        return UserAccount(uid, entry.pw_gid, entry.pw_name, entry.pw_dir, entry.pw_shell, groups, umask)
 
     def _check_shadow(self, name: str) -> None:
-        """Raise Refused for an account that is locked, or over. One without an entry is a directory server's.
+        """Raise UserRefused for an account that is locked, or over. One without an entry is a directory server's.
 
         A password that was locked is a hash behind an exclamation mark. Without a hash there never was one: people who
         sign in with a key have such accounts.
@@ -116,14 +116,16 @@ class Accounts:
         today = int(time.time()) // _DAY_S
         password = fields[_PASSWORD]
         if password.startswith("!") and password.strip("!*"):
-            raise Refused(f"the account {name} is locked: usermod --unlock {name}")
+            raise UserRefused(f"the account {name} is locked: usermod --unlock {name}")
         if 0 <= _whole(fields[_EXPIRES], -1) <= today:
-            raise Refused(f"the account {name} has expired: usermod --expiredate '' {name}")
+            raise UserRefused(f"the account {name} has expired: usermod --expiredate '' {name}")
         changed, longest, inactive = (
             _whole(fields[number], -1) for number in (_CHANGED, _LONGEST, _INACTIVE)
         )
         if changed > 0 and longest >= 0 and inactive >= 0 and today > changed + longest + inactive:
-            raise Refused(f"the password of {name} is too old, and the account inactive: chage --list {name}")
+            raise UserRefused(
+                f"the password of {name} is too old, and the account inactive: chage --list {name}"
+            )
 
 
 def _stamp(file: str) -> "tuple[int, int, int] | None":

@@ -19,7 +19,7 @@ if MYPY:
     from collections.abc import Callable, Iterable
     from typing import NoReturn
 
-    from vctl.privileged.accounts import Account
+    from vctl.privileged.accounts import UserAccount
 else:
     import _signal as signal  # the public module builds enums at import
 
@@ -51,7 +51,7 @@ class AsAccount:
 
 
 def start(
-    account: "Account", log: int, limits: "Iterable[tuple[int, tuple[int, int]]]", before: "Callable[[], None]",
+    account: "UserAccount", log: int, limits: "Iterable[tuple[int, tuple[int, int]]]", before: "Callable[[], None]",
     become: "Callable[[], bytes]",
 ) -> tuple[int, int]:  # fmt: skip
     """Fork a process that becomes the account, then the program; its pid, and the end of a pipe.
@@ -74,7 +74,7 @@ def start(
 
 
 def _live(
-    account: "Account", log: int, pipe: int, limits: "Iterable[tuple[int, tuple[int, int]]]",
+    account: "UserAccount", log: int, pipe: int, limits: "Iterable[tuple[int, tuple[int, int]]]",
     before: "Callable[[], None]", become: "Callable[[], bytes]",
 ) -> "NoReturn":  # fmt: skip
     """Be the child: its program, or the words of why not. ``log`` is above the standard files."""
@@ -109,7 +109,7 @@ def _move(pipe: int) -> int:
     return _PIPE
 
 
-def drop(account: "Account") -> None:
+def drop(account: "UserAccount") -> None:
     """Become the account for ever. Raises OSError, also if any right of before has stayed."""
     uid, gid = account.uid, account.gid
     os.setgroups(account.groups)

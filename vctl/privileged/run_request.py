@@ -27,11 +27,11 @@ _MAX_UID = (1 << 32) - 2
 _SHOWN = 60
 
 
-class Refused(ValueError):
+class BadRequest(ValueError):
     """A request that is not carried out; the message says why."""
 
 
-class Request:
+class RunRequest:
     """A request that has been checked. ``shared``: the variables that the runs of a command share, still as JSON."""
 
     __slots__ = (
@@ -66,41 +66,41 @@ _scan = _json.make_scanner(_Rules())  # type: ignore[arg-type]  # typeshed wants
 
 
 def parsed(text: bytes) -> "Any":
-    """The value of a JSON text. Raises Refused."""
+    """The value of a JSON text. Raises BadRequest."""
     try:
         value, end = _scan(text.decode("ascii"), 0)
     # SystemError: how Python 3.11 words a syntax error where ``json`` is not imported.
     except (ValueError, StopIteration, RecursionError, SystemError):
-        raise Refused("it is no JSON") from None
+        raise BadRequest("it is no JSON") from None
     if end != len(text):
-        raise Refused("something stands behind its JSON")
+        raise BadRequest("something stands behind its JSON")
     return value
 
 
-def checked(message: bytes) -> Request:
-    """The request in a message. Raises Refused."""
+def checked(message: bytes) -> RunRequest:
+    """The request in a message. Raises BadRequest."""
     if len(message) > MAX_BYTES:
-        raise Refused(f"it has more than {MAX_BYTES} bytes")
+        raise BadRequest(f"it has more than {MAX_BYTES} bytes")
     head, _, shared = message.partition(b"\n")
     fields = parsed(head)
     if type(fields) is not dict or fields.keys() != _CHECKS.keys():
-        raise Refused(f"its fields must be {', '.join(_CHECKS)}")
-    request = Request()
+        raise BadRequest(f"its fields must be {', '.join(_CHECKS)}")
+    request = RunRequest()
     for name, check in _CHECKS.items():
         try:
             setattr(request, name, check(fields[name]))
         except (ValueError, TypeError, AttributeError):
-            raise Refused(f"{name} cannot be {_shown(fields[name])}") from None
+            raise BadRequest(f"{name} cannot be {_shown(fields[name])}") from None
     request.shared = shared
     return request
 
 
 def variables(packed: bytes) -> dict[bytes, bytes]:
-    """The variables in a JSON text. Raises Refused."""
+    """The variables in a JSON text. Raises BadRequest."""
     try:
         return _environment(parsed(packed))
     except (TypeError, AttributeError, UnicodeError):
-        raise Refused("the variables are no names with texts") from None
+        raise BadRequest("the variables are no names with texts") from None
 
 
 def _shown(value: "Any") -> str:

@@ -7,7 +7,7 @@ the first number for the place comes. The supervisor gets its requests on the li
 part in starting jobs: a fork of Python costs more than all other work of a supervisor for a short job.
 
 `python -I -S launcher.py STATE --shared HOME UID GID` is the launcher of a shared service, as root; the scheduler is
-UID's. Any other message is then a question with the socket for its answer (vctl/runtime/shared.py).
+UID's. Any other message is then a question with the socket for its answer (questions.py).
 
 The launcher ends when the channel ends. A supervisor ends when it has nothing to do and its lines have ended.
 Killing the launcher loses nothing: the lines in transit close, and the scheduler sends new ones to the next
@@ -27,6 +27,7 @@ if MYPY:
     from typing import NoReturn
 
     from vctl.runtime import shared
+    from vctl.runtime.questions import Questions
 else:
     import _signal as signal  # see processes.py
 
@@ -47,7 +48,7 @@ MESSAGE_BYTES = 2 * supervisor.NUMBER_BYTES
 _MAX_FILES = 1 << 20
 _MAX_QUESTION = 4096
 _RETRY_MS = 1000
-Life = tuple[bytes, bytes, "shared.Service | None"]
+Life = tuple[bytes, bytes, "shared.SharedService | None"]
 """What a supervisor needs to know: the state directory, the boot, and the shared service if there is one."""
 # The C extension of ctypes, because importing ctypes takes 3 ms.
 _PRCTL = _ctypes.dlsym(_ctypes.dlopen("", os.RTLD_NOW), "prctl")
@@ -68,6 +69,7 @@ def main() -> None:
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # the kernel reaps the supervisors
     home, boot = os.fsencode(sys.argv[1]), processes.boot_id().encode()
     service = _service_of(home, sys.argv[2:])
+    questions = None if service is None else _questions_to(service)
     _prctl(_PR_SET_NAME, b"vctl-launcher")
     life = home, boot, service
     gc.freeze()
@@ -75,12 +77,12 @@ def main() -> None:
     channels: dict[bytes, _socket.socket] = {}
     said = ""
     while True:
-        message, given = frames.receive(channel, MESSAGE_BYTES if service is None else _MAX_QUESTION)
+        message, given = frames.receive(channel, MESSAGE_BYTES if questions is None else _MAX_QUESTION)
         if not message:
             return
-        if service is not None and len(message) != MESSAGE_BYTES:
+        if questions is not None and len(message) != MESSAGE_BYTES:
             for line in given:
-                service.answer(message, line)
+                questions.answer(message, line)
                 os.close(line)
             continue
         number, index = message[: supervisor.NUMBER_BYTES], message[supervisor.NUMBER_BYTES :]
@@ -97,7 +99,7 @@ def main() -> None:
             os.close(line)  # if no supervisor got the line, this ends it, which the scheduler sees
 
 
-def _service_of(state: bytes, words: list[str]) -> "shared.Service | None":
+def _service_of(state: bytes, words: list[str]) -> "shared.SharedService | None":
     """The shared service of a launcher, from the words behind its state directory; None if it is one user's."""
     if not words:
         return None
@@ -109,7 +111,15 @@ def _service_of(state: bytes, words: list[str]) -> "shared.Service | None":
     assert flag == "--shared", flag
     os.setgroups(())  # files of the account are opened with its group only
     os.umask(0o022)
-    return shared.Service(state, os.fsencode(home), int(uid), int(gid))
+    return shared.SharedService(state, os.fsencode(home), int(uid), int(gid))
+
+
+def _questions_to(service: "shared.SharedService") -> "Questions":
+    if MYPY or __package__:
+        from vctl.runtime import questions
+    else:
+        import questions
+    return questions.Questions(service.accounts)
 
 
 def _fork_and_hand(

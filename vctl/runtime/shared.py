@@ -9,33 +9,23 @@ Stand-alone, like processes.py. Loaded only by the launcher of a shared service.
 import errno
 import os
 import stat
-import sys
 
 MYPY = False
 if MYPY or __package__:
-    from vctl.privileged import accounts, child, run_request
-    from vctl.runtime import logfile, processes, spawning, supervisor
+    from vctl.privileged import accounts, child
+    from vctl.runtime import logfile, spawning
 else:
     import accounts
     import child
     import logfile
-    import processes
-    import run_request
     import spawning
-    import supervisor
-
-if MYPY:
-    import signal
-    from collections.abc import Iterator
-else:
-    import _signal as signal  # see processes.py
 
 _FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _MAX_ANSWER = 8192
 _LOGS, _STATE_LOGS = b"/logs", b"/logs"
 
 
-class Start:
+class Becoming:
     """A process that is becoming a program: its pid, the pipe that says when, and its log where that is bounded."""
 
     __slots__ = ("log", "pid", "pipe")
@@ -58,7 +48,7 @@ class Start:
         return True
 
 
-class Service:
+class SharedService:
     """The shared service of a supervisor. ``state``: its state directory, ``home``: where root's directories are."""
 
     def __init__(self, state: bytes, home: bytes, uid: int, gid: int) -> None:
@@ -66,13 +56,13 @@ class Service:
         self.as_account = child.AsAccount(uid, gid)
         self.accounts = accounts.Accounts(uid)
 
-    def start(self, plan: spawning.Plan, uid: "int | None", *, keeps_log: bool) -> Start:
+    def start(self, plan: spawning.Plan, uid: "int | None", *, keeps_log: bool) -> Becoming:
         """Start a process of a user in a session of its own. Raises NotStarted."""
         argv, env, cwd, log_path, cpus = plan
         name = b"%d" % -1 if uid is None else b"%d" % uid
         try:
             account = self.accounts.account(-1 if uid is None else uid)
-        except accounts.Refused as error:
+        except accounts.UserRefused as error:
             raise spawning.SpawnError(126, "cannot start a process of uid", name, error) from None
         except OSError as error:
             raise spawning.SpawnError(
@@ -92,49 +82,9 @@ class Service:
         if not keeps_log:
             os.close(log)
             log = -1
-        return Start(pid, pipe, log)
+        return Becoming(pid, pipe, log)
 
-    # ---- what root does for the scheduler ----
-
-    def answer(self, question: bytes, line: int) -> None:
-        """Carry out what the scheduler may not do itself, and answer on a socket; a bad question gets no answer."""
-        try:
-            words = run_request.parsed(question)
-            if type(words) is dict and words.keys() == {"signal", "pid", "started"}:
-                said = b"%d" % self._signal(*(_number(words[name]) for name in ("signal", "pid", "started")))
-            elif type(words) is dict and words.keys() == {"marked", "name"}:
-                said = b"".join(self._marked(os.fsencode(words["name"]), os.fsencode(words["marked"])))
-            else:
-                raise run_request.Refused("nobody here knows it")
-            os.set_blocking(line, False)
-            os.write(line, said)
-        except (run_request.Refused, TypeError, UnicodeError) as error:
-            sys.stderr.write(f"a question was refused: {error}\n")
-            sys.stderr.flush()
-        except OSError:
-            return  # the scheduler has gone
-
-    def _signal(self, signo: int, pid: int, started: int) -> bool:
-        """Signal a process of a user, or wake a supervisor; False if there is no such process."""
-        own = signo in (supervisor.STOP_SIGNAL, signal.SIGCONT) and processes.name(pid) == supervisor.NAME
-        uids = processes.uids(pid)
-        if not uids or not (set(uids) == {0} if own else all(map(self.accounts.is_of_a_person, uids))):
-            return False
-        try:
-            return processes.send_signal(pid, started, signo)
-        except OSError:
-            return False  # no such signal
-
-    def _marked(self, name: bytes, mark: bytes) -> "Iterator[bytes]":
-        """A line for each process of a user with two variables: the value of ``name``, its pid and start time."""
-        for run, found in processes.marked(name, mark).items():
-            for one in found:
-                if b"\n" not in run and all(map(self.accounts.is_of_a_person, processes.uids(one.pid))):
-                    yield b"%d %d %b\n" % (one.pid, one.started, run)
-
-    # ---- starting ----
-
-    def _open_log(self, path: bytes, account: "accounts.Account") -> int:
+    def _open_log(self, path: bytes, account: "accounts.UserAccount") -> int:
         """Open a log in the directory of logs, which is root's, above the standard files. Raises SpawnError."""
         folder = -1
         try:
@@ -151,12 +101,6 @@ class Service:
         finally:
             if folder >= 0:
                 os.close(folder)
-
-
-def _number(word: object) -> int:
-    if type(word) is not int or not 0 <= word < 1 << 63:
-        raise TypeError("it has no numbers")
-    return word
 
 
 def _nothing() -> None:

@@ -204,17 +204,19 @@ def become(plan: Plan) -> NotStarted:
         os.chdir(cwd)
     except (OSError, ValueError) as error:
         return _no_directory(cwd, error)
-    path = _find(argv[0], env, cwd)
+    path = argv[0]
     try:
+        path = _find(path, env, cwd)
         os.execve(path, argv, env)
     except (OSError, ValueError) as error:
         return _not_started(argv, path, cwd, error)
 
 
 def _started(argv: tuple[bytes, ...], env: dict[bytes, bytes], cwd: bytes, log: int) -> int:
-    path = _find(argv[0], env, cwd)
+    path = argv[0]
     to_log = [(os.POSIX_SPAWN_DUP2, log, 1), (os.POSIX_SPAWN_DUP2, log, 2)]
     try:
+        path = _find(path, env, cwd)
         # Without the resets, the process would inherit ignored and blocked signals, SIGTERM among them.
         return os.posix_spawn(
             path, argv, env, file_actions=to_log, setsid=True, setsigmask=(), setsigdef=_RESET

@@ -27,8 +27,8 @@ if MYPY:
     from typing import Protocol
 
     from vctl.privileged.child import AsAccount
-    from vctl.privileged.run_request import Request
-    from vctl.runtime.shared import Start
+    from vctl.privileged.run_request import RunRequest
+    from vctl.runtime.shared import Becoming
 else:
     import _signal as signal  # see processes.py
 
@@ -130,7 +130,7 @@ class Supervision:
         "why",
     )  # fmt: skip
 
-    def __init__(self, number: "Number", request: "Request") -> None:
+    def __init__(self, number: "Number", request: "RunRequest") -> None:
         self.number = number
         self.name, self.follows, self.uid = request.run, request.follows, request.uid
         self.log_bytes, self.memory_bytes = request.log_bytes, request.memory_bytes
@@ -138,7 +138,7 @@ class Supervision:
         self.plan: spawning.Plan = request.argv, env, request.cwd, request.log, request.cpus
         self.stop_path = number.above.home + b"/stops/" + self.name
         self.grace_s = request.grace_ms / 1000
-        self.begun: Start | None = None  # of a process that becomes a user's
+        self.begun: Becoming | None = None  # of a process that becomes a user's
         self.failed: spawning.NotStarted | None = None  # what it said of why there is no program
         self.begin_pause_s = _BEGIN_PAUSE_S
         self.main = 0

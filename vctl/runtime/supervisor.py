@@ -52,7 +52,7 @@ if MYPY:
     from collections.abc import Generator
 
     from vctl.privileged.child import AsAccount
-    from vctl.runtime.shared import Service
+    from vctl.runtime.shared import SharedService
 else:
     import _signal as signal  # see processes.py
 
@@ -146,7 +146,7 @@ class SupervisorNumber:
         try:
             return frames.cut(self.received, run_request.MAX_BYTES)
         except ValueError as error:
-            raise run_request.Refused(str(error)) from None
+            raise run_request.BadRequest(str(error)) from None
 
     def hear(self) -> bool:
         """Read from the line; False if it has ended: the scheduler is gone or needs the number no more.
@@ -206,7 +206,9 @@ class SupervisorNumber:
 class Supervisor:
     """The process: its numbers, its runs, and its event loop."""
 
-    def __init__(self, home: bytes, boot: bytes, channel: int, service: "Service | None" = None) -> None:
+    def __init__(
+        self, home: bytes, boot: bytes, channel: int, service: "SharedService | None" = None
+    ) -> None:
         """``channel``: the descriptor on which the launcher sends numbers, each with its line.
 
         ``service``: what it belongs to where users share it; None where all is one user's.
@@ -287,7 +289,7 @@ class Supervisor:
         """Continue the steps of a number until they have to wait; drop the number if they are over."""
         try:
             wait_s = next(number.steps, None)
-        except run_request.Refused as error:
+        except run_request.BadRequest as error:
             sys.stderr.write(f"number {number.number}: a request was refused, and starts nothing: {error}\n")
             sys.stderr.flush()
             wait_s = None
@@ -348,11 +350,11 @@ class Supervisor:
 
     # ---- processes ----
 
-    def checked(self, message: bytes) -> run_request.Request:
+    def checked(self, message: bytes) -> run_request.RunRequest:
         """The request in a message. Raises Refused."""
         request = run_request.checked(message)
         if (request.uid is None) != (self.service is None):
-            raise run_request.Refused("a shared service starts processes of users, any other its own only")
+            raise run_request.BadRequest("a shared service starts processes of users, any other its own only")
         return request
 
     def spawn(self, run: "supervision.Supervision") -> int:
