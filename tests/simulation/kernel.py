@@ -156,7 +156,7 @@ class Supervisor(Process):
         super().__init__(kernel, 1)
         self.home = os.fsencode(kernel.timeline.home)
         self.signature = b"%d %d %b" % (self.pid, self.started, kernel.boot.encode())
-        self.shared = spawning.Unpacked()
+        self.shared = run_request.Unpacked()
         self.as_account = supervision.AsItself()
         self.numbers: dict[int, Number] = {}
         self.unread: list[tuple[int, int]] = []

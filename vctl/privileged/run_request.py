@@ -103,6 +103,21 @@ def variables(packed: bytes) -> dict[bytes, bytes]:
         raise BadRequest("the variables are no names with texts") from None
 
 
+class Unpacked:
+    """Unpacks the variables that runs of a command share, and keeps the last ones."""
+
+    __slots__ = ("packed", "variables")
+
+    def __init__(self) -> None:
+        self.packed, self.variables = b"", dict[bytes, bytes]()
+
+    def with_own(self, packed: bytes, own: dict[bytes, bytes]) -> dict[bytes, bytes]:
+        """All variables of a run: its own variables over the shared ones. ``packed``: these, as JSON."""
+        if packed != self.packed:
+            self.packed, self.variables = packed, variables(packed)
+        return {**self.variables, **own}
+
+
 def _shown(value: "Any") -> str:
     text = ascii(value) if not isinstance(value, (dict, list)) else f"this {type(value).__name__}"
     return text if len(text) <= _SHOWN else text[:_SHOWN] + "..."

@@ -18,6 +18,7 @@ from vctl.runtime import processes
 from vctl.runtime.environment import portable
 from vctl.runtime.findings import Findings, RunRecords
 from vctl.runtime.keeper import Keeper
+from vctl.runtime.processes import HOME_MARK, RUN_MARK
 from vctl.runtime.protocol import (
     LaunchRequest,
     RunState,
@@ -29,11 +30,6 @@ from vctl.runtime.protocol import (
 from vctl.runtime.supervisor import STOP_SIGNAL, serves_all
 from vctl.runtime.supervisors import GONE
 from vctl.runtime.worker_slot import ANSWER_S
-
-RUN_MARK, HOME_MARK = "VCTL_RUN_ID", "VCTL_HOME"
-"""Every process of a run has these variables; they identify what a killed supervisor left. In a shared service it has
-the address of the service instead of the second one.
-"""
 
 _CLEAR_TIMEOUT_S = 2.0
 _CLEAR_PAUSE_S = 0.01

@@ -9,11 +9,9 @@ import os
 
 MYPY = False
 if MYPY or __package__:
-    from vctl.privileged import run_request
     from vctl.runtime import logfile
 else:
     import logfile
-    import run_request
 
 if MYPY:
     import signal
@@ -30,21 +28,6 @@ _DEFAULT_PATH = os.fsencode(os.defpath)
 # Python ignores SIGPIPE and SIGXFSZ. The others are listed because posix_spawn of glibc makes a system call
 # to query the action of each signal that is not.
 _RESET = tuple(signal.valid_signals() - {signal.SIGKILL, signal.SIGSTOP})
-
-
-class Unpacked:
-    """Unpacks the variables that runs of a command share, and keeps the last ones."""
-
-    __slots__ = ("packed", "variables")
-
-    def __init__(self) -> None:
-        self.packed, self.variables = b"", dict[bytes, bytes]()
-
-    def with_own(self, packed: bytes, own: dict[bytes, bytes]) -> dict[bytes, bytes]:
-        """All variables of a run: its own variables over the shared ones. ``packed``: these, as JSON."""
-        if packed != self.packed:
-            self.packed, self.variables = packed, run_request.variables(packed)
-        return {**self.variables, **own}
 
 
 class NotStarted(Exception):

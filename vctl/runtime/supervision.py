@@ -27,7 +27,7 @@ if MYPY:
     from typing import Protocol
 
     from vctl.privileged.child import AsAccount
-    from vctl.privileged.run_request import RunRequest
+    from vctl.privileged.run_request import RunRequest, Unpacked
     from vctl.runtime.shared import Becoming
 else:
     import _signal as signal  # see processes.py
@@ -66,7 +66,7 @@ if MYPY:
 
         home: bytes
         signature: bytes
-        shared: spawning.Unpacked
+        shared: Unpacked
         as_account: AsItself | AsAccount
         """Who opens the files of the state directory."""
 

@@ -219,7 +219,7 @@ class Supervisor:
             self.as_account = service.as_account
         pid = os.getpid()
         self.signature = b"%d %d %b" % (pid, processes.start_time(pid) or 0, boot)
-        self.shared = spawning.Unpacked()
+        self.shared = run_request.Unpacked()
         self.numbers: dict[int, SupervisorNumber] = {}
         self.by_line: dict[int, SupervisorNumber] = {}
         self.running: dict[int, supervision.Supervision] = {}
