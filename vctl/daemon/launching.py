@@ -35,7 +35,8 @@ MAX_ENVIRONMENTS = 64
 class LaunchCommand:
     """The command of a job or a task; ``count``: members of its array, ``ray``: kind of its private Ray, or empty.
 
-    ``beside``: the run whose resources it sees instead of its own.
+    ``beside``: the run whose resources it sees instead of its own. ``uid``: the user as whom it runs; None
+    in personal mode.
     """
 
     argv: tuple[str, ...]
@@ -45,6 +46,7 @@ class LaunchCommand:
     count: int = 1
     ray: str = ""
     beside: str = ""
+    uid: int | None = None
 
 
 class Commands:
@@ -81,7 +83,7 @@ class Commands:
         return LaunchCommand(
             (*relayed(options.get("relay")), *loads(row["argv"])), self._environment(row["environment_id"]),
             os.fsdecode(row["cwd"]), sees_all=bool(options.get("sees_all")), count=count,
-            ray=options.get("private_ray", ""), beside=options.get("beside", ""),
+            ray=options.get("private_ray", ""), beside=options.get("beside", ""), uid=row["uid"],
         )  # fmt: skip
 
     def _environment(self, number: int) -> SharedVariables:

@@ -24,17 +24,19 @@ COLUMNS = ("argv", "env", "cwd", "options", "entrypoint", "shape", "spec", "entr
 """The columns of all three tables that are texts."""
 
 
-_OF = "SELECT c.argv, c.cwd, c.options, c.environment_id FROM commands c JOIN"
+_OF = "SELECT c.argv, c.cwd, c.options, c.environment_id, j.uid FROM commands c JOIN"
 
 
 def of_job(store: Store, job_id: int) -> Row | None:
-    """The command of a job, and the number of its environment."""
-    return store.row(f"{_OF} jobs USING (command_id) WHERE job_id = ?", job_id)
+    """The command of a job, the number of its environment, and the uid of its user."""
+    return store.row(f"{_OF} jobs j USING (command_id) WHERE job_id = ?", job_id)
 
 
 def of_task(store: Store, task_id: str) -> Row | None:
-    """The command of a task, and the number of its environment."""
-    return store.row(f"{_OF} tasks USING (command_id) WHERE task_id = ?", task_id)
+    """Like ``of_job``, for a task: it runs as the user of its job."""
+    return store.row(
+        f"{_OF} tasks t USING (command_id) LEFT JOIN jobs j USING (job_id) WHERE task_id = ?", task_id
+    )
 
 
 def environment(store: Store, number: int) -> str:
