@@ -15,7 +15,7 @@ from typing import cast
 from tests.accounts import as_root
 from tests.runtime.conftest import Ground
 from vctl.runtime import forkserver
-from vctl.runtime.keeper import Keeper
+from vctl.runtime.keeper import KeeperLine
 from vctl.runtime.local import LocalRuntime
 from vctl.runtime.protocol import LaunchRequest
 
@@ -63,7 +63,7 @@ class SharedGround(Ground):
         self.top, self.home = top, top / "state"
         self.ana, self.ben, self.account = users["ana"], users["ben"], users["svc"]
         self.starter = Starter(top, self.account)
-        self.runtime = LocalRuntime(self.home, mark=MARK, keeper=cast(Keeper, self.starter))
+        self.runtime = LocalRuntime(self.home, mark=MARK, keeper=cast(KeeperLine, self.starter))
         self.numbers: dict[str, int] = {}
 
     def request(self, run_id: str, *argv: str, **fields: object) -> LaunchRequest:

@@ -15,7 +15,7 @@ from vctl.http import listen
 from vctl.ops import logs
 from vctl.privileged.keeper import CHECK, FIRST, LINE, SCHEDULER, SERVER
 from vctl.privileged.places import LOGS, STATE
-from vctl.runtime.keeper import Keeper
+from vctl.runtime.keeper import KeeperLine
 
 
 def main() -> int:
@@ -27,7 +27,7 @@ def main() -> int:
         nothing = os.open(os.devnull, os.O_RDONLY)
         os.dup2(nothing, LINE)  # children must not get the line as their standard input
         os.close(nothing)
-        keeper = Keeper(line)
+        keeper = KeeperLine(line)
         logs.remove_for_us = keeper.remove_log
         if what == CHECK:
             listen.import_server()
@@ -37,9 +37,9 @@ def main() -> int:
             os.symlink(f"../{LOGS}", f"{state}/{LOGS}")
         config = load(cwd="/", flags={"home": state, "autostart": False})
         if what == SCHEDULER:
-            from vctl.daemon.loop import Shared, run_daemon
+            from vctl.daemon.loop import SharedService, run_daemon
 
-            return run_daemon(config.home(), config, Shared(keeper, f"unix:{path}"))
+            return run_daemon(config.home(), config, SharedService(keeper, f"unix:{path}"))
         assert what == SERVER
         listen.serve_users(config, socket.socket(fileno=FIRST), keeper)
     except Exception as error:  # noqa: BLE001 - reported in the log of the service

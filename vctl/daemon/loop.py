@@ -21,7 +21,7 @@ from vctl.errors import Conflict, DiskTrouble, Unreachable, VctlError, known
 from vctl.ops import background
 from vctl.ray.daemon import ray_nodes
 from vctl.runtime.detached import settle_in, use_cpus
-from vctl.runtime.keeper import Keeper
+from vctl.runtime.keeper import KeeperLine
 from vctl.runtime.local import LocalRuntime
 from vctl.spec.provider_spec import parse_provider
 from vctl.store import locks, nodes, ownership, rows, upkeep, write
@@ -35,10 +35,10 @@ if TYPE_CHECKING:
     from vctl.runtime.protocol import Runtime
 
 
-class Shared(NamedTuple):
+class SharedService(NamedTuple):
     """What a scheduler of a shared service has: the line to its keeper, and the address that jobs reach it by."""
 
-    keeper: Keeper
+    keeper: KeeperLine
     address: str
 
 
@@ -50,7 +50,7 @@ CHECK_EVERY_S = 1.0
 _PAUSE_S = 0.01
 
 
-def run_daemon(home: Path, config: Config, shared: Shared | None = None) -> int:
+def run_daemon(home: Path, config: Config, shared: SharedService | None = None) -> int:
     """Schedule in the foreground until a signal; returns the exit code. A second one is refused at once."""
     from vctl.store.database import prepare_home
 
@@ -94,7 +94,7 @@ def _rule(
     signals: Signals,
     *,
     kind: str,
-    shared: Shared | None = None,
+    shared: SharedService | None = None,
 ) -> int:
     """Schedule until the scheduler ends, and release the lock; returns the exit code."""
     ray_nodes.check(store, on_ray=bool(config.get("ray")))
@@ -129,7 +129,7 @@ def _rule(
     return 0
 
 
-def _scheduler_of(store: Store, config: Config, *, kind: str, shared: Shared | None) -> Scheduler:
+def _scheduler_of(store: Store, config: Config, *, kind: str, shared: SharedService | None) -> Scheduler:
     """A scheduler with the settings of a configuration; ``kind``: foreground or background."""
     runtime: Runtime
     if address := config.get("ray"):
@@ -172,9 +172,9 @@ def _loop(
     nodes: RayNodes | None,
     lock: SchedulerLock,
     idle_s: float | None,
-    keeper: Keeper | None,
+    keeper: KeeperLine | None,
 ) -> bool:
-    """Take turns until the scheduler ends: True, by a signal or its keeper's end; False, it was idle and has resigned."""
+    """Take turns until the scheduler ends: True, by a signal or with its keeper; False, idle, it has resigned."""
     poll = select.poll()
     poll.register(scheduler.watch.fileno(), select.POLLIN)
     poll.register(scheduler.runtime.fileno(), select.POLLIN)

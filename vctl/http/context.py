@@ -17,7 +17,7 @@ from vctl.config import Config
 from vctl.core.caller import Caller
 from vctl.core.identity import Identity
 from vctl.operations.declare import Context
-from vctl.ops.background import Background, Kept
+from vctl.ops.background import Background, KeptScheduler
 from vctl.ops.users import Users
 from vctl.runtime.watch import MODIFY, Watch
 from vctl.store.kept import OpenStores
@@ -98,7 +98,7 @@ class Server:
     changes: Changes = field(default_factory=Changes)
 
     def __post_init__(self) -> None:
-        self.background = Background(self.config) if self.users is None else Kept(self.config)
+        self.background = Background(self.config) if self.users is None else KeptScheduler(self.config)
         self._own = None if self.users is None else self.users.own()
         self._stores = OpenStores(self.home, self.config.get("lock_timeout"))
 

@@ -19,7 +19,7 @@ from vctl.errors import BadSpec, Conflict, NotPermitted, VctlError
 if TYPE_CHECKING:
     from vctl.config import Config
     from vctl.http.context import Server
-    from vctl.runtime.keeper import Keeper
+    from vctl.runtime.keeper import KeeperLine
 
 TOKEN_FILE = "token"
 MIN_TOKEN = 16
@@ -72,7 +72,7 @@ def serve(
     return 0
 
 
-def serve_users(config: Config, listening: socket.socket, keeper: Keeper) -> None:
+def serve_users(config: Config, listening: socket.socket, keeper: KeeperLine) -> None:
     """Answer the users of this host at a socket of the keeper, until it ends or SIGTERM; tokens are not asked for."""
     import_server()
     from vctl.http.context import Server
@@ -98,7 +98,7 @@ def import_server() -> None:
 
 
 def _answer(
-    server: Server, listening: socket.socket, begun: Callable[[], None], keeper: Keeper | None = None
+    server: Server, listening: socket.socket, begun: Callable[[], None], keeper: KeeperLine | None = None
 ) -> None:
     """Answer requests until a signal, or until the keeper ends; ``begun`` is called when signals are handled."""
     import uvicorn

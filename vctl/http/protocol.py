@@ -21,7 +21,7 @@ from vctl.http.answers import encode
 from vctl.http.context import Changes
 from vctl.http.guard import PEER, UPLOADS
 from vctl.ops.users import peer_of
-from vctl.runtime.keeper import Keeper
+from vctl.runtime.keeper import KeeperLine
 
 HEADERS_S = 10.0
 """Seconds for the line and the headers of a request, from the connection or from the first byte on."""
@@ -224,7 +224,7 @@ class Crowded(Unreachable):
 class Ending(uvicorn.Server):
     """uvicorn's server, which wakes waiting requests when it ends."""
 
-    def __init__(self, settings: uvicorn.Config, changes: Changes, keeper: Keeper | None = None) -> None:
+    def __init__(self, settings: uvicorn.Config, changes: Changes, keeper: KeeperLine | None = None) -> None:
         super().__init__(settings)
         self._changes, self._keeper = changes, keeper
 

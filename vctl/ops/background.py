@@ -179,7 +179,7 @@ class Background:
         )
 
 
-class Kept(Background):
+class KeptScheduler(Background):
     """A scheduler that a keeper starts, and starts again: nobody else does, and who needs it waits for it."""
 
     def needed(self, store: Store) -> None:

@@ -25,7 +25,7 @@ KNOWN_S = 30.0
 """How long the names of a user are remembered: a login or a group may be removed."""
 
 
-class Line(Protocol):
+class UnixSocket(Protocol):
     """A connected unix socket, of any of the modules that have them."""
 
     def getsockopt(self, level: int, option: int, size: int, /) -> bytes:
@@ -40,7 +40,7 @@ class Peer(NamedTuple):
     gids: frozenset[int]
 
 
-def peer_of(line: Line) -> Peer:
+def peer_of(line: UnixSocket) -> Peer:
     """The process at the other end of a connection. Raises NotPermitted for one with no user of this host."""
     pid, uid, gid = _CREDENTIALS.unpack(line.getsockopt(_SOL_SOCKET, _SO_PEERCRED, _CREDENTIALS.size))
     if uid == _UNMAPPED or uid >= (1 << 32) - 1:

@@ -65,7 +65,7 @@ def say(text: str) -> None:
         return  # nobody reads it: a full disk, or a terminal that was closed
 
 
-class Kept:
+class ServiceProcess:
     """One of the processes that run under the account."""
 
     def __init__(self, name: str, listening: "list[socket.socket]") -> None:
@@ -78,7 +78,7 @@ class Kept:
         """When it is to be started again."""
 
 
-class Keeper:
+class ServiceKeeper:
     """The processes of one service."""
 
     def __init__(self, home: str, path: str, account: places.Account) -> None:
@@ -97,7 +97,7 @@ class Keeper:
         self.errors = os.open(f"{home}/{places.ERRORS}", _NEW_FILE, 0o600)
         os.dup2(_write_only(2), 2, inheritable=False)
         self.listening = places.bind(path)
-        self.kept = [Kept(SCHEDULER, []), Kept(SERVER, [self.listening])]
+        self.kept = [ServiceProcess(SCHEDULER, []), ServiceProcess(SERVER, [self.listening])]
 
     def _end(self, *_: object) -> None:
         self.signalled = True
@@ -131,7 +131,7 @@ class Keeper:
 
     # ---- the processes of the account ----
 
-    def start(self, kept: Kept) -> None:
+    def start(self, kept: ServiceProcess) -> None:
         """Start one of the kept processes."""
         try:
             kept.pid, kept.line = self._fork(kept.name, kept.listening)
@@ -216,7 +216,7 @@ class Keeper:
                         say(f"the {kept.name} ({pid}) ended {how}, and is started again")
                     self._later(kept)
 
-    def _later(self, kept: Kept) -> None:
+    def _later(self, kept: ServiceProcess) -> None:
         """Let a process be started again after a pause."""
         if kept.line is not None:
             kept.line.close()
@@ -226,7 +226,7 @@ class Keeper:
         kept.pid, kept.line, kept.due = 0, None, now + kept.pause_s
         kept.pause_s = min(2 * kept.pause_s, LONGEST_PAUSE_S)
 
-    def _send_away(self, kept: Kept) -> None:
+    def _send_away(self, kept: ServiceProcess) -> None:
         """End a process: by SIGTERM, and after a while by SIGKILL. Its messages are heard until then."""
         give_up, pid = time.monotonic() + END_S, kept.pid
         if pid:
@@ -238,7 +238,7 @@ class Keeper:
 
     # ---- messages ----
 
-    def hear(self, kept: Kept) -> None:
+    def hear(self, kept: ServiceProcess) -> None:
         """Carry out the next message of a process; one that is not as it has to be is dropped."""
         assert kept.line is not None
         try:
@@ -328,7 +328,7 @@ def main() -> int:
         account = places.account_of(name)
         places.prepare(home, account)
         held = places.lock(home)
-        keeper = Keeper(home, path, account)
+        keeper = ServiceKeeper(home, path, account)
         keeper.check()
     except places.Refused as error:
         sys.stderr.write(f"Error: {error.problem}\nFix: {error.fix}\n")

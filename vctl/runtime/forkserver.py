@@ -13,7 +13,7 @@ from pathlib import Path
 
 from vctl.core.compact import dumps
 from vctl.runtime import frames, processes
-from vctl.runtime.keeper import Keeper
+from vctl.runtime.keeper import KeeperLine
 from vctl.runtime.protocol import RuntimeUnavailable
 from vctl.runtime.supervisor import NUMBER_BYTES
 
@@ -28,7 +28,7 @@ _KEPT = ("LD_LIBRARY_PATH", "PATH", "TZ")
 class ForkServer:
     """One launcher process. Numbers may be sent before it is ready; it reads them later."""
 
-    def __init__(self, home: Path, keeper: Keeper | None = None) -> None:
+    def __init__(self, home: Path, keeper: KeeperLine | None = None) -> None:
         self._channel, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         self._channel.settimeout(_SEND_TIMEOUT_S)
         self.pid = self._started = 0

@@ -14,7 +14,7 @@ from vctl.runtime.protocol import RuntimeUnavailable
 _WAIT_MS = 2000
 
 
-class Keeper:
+class KeeperLine:
     """A line to the keeper. Requests may come from any thread."""
 
     def __init__(self, descriptor: int) -> None:

@@ -17,7 +17,7 @@ from vctl.core.compact import dumps
 from vctl.runtime import processes
 from vctl.runtime.environment import portable
 from vctl.runtime.findings import Findings, RunRecords
-from vctl.runtime.keeper import Keeper
+from vctl.runtime.keeper import KeeperLine
 from vctl.runtime.processes import HOME_MARK, RUN_MARK
 from vctl.runtime.protocol import (
     LaunchRequest,
@@ -57,7 +57,7 @@ class LocalRuntime(Runtime):
         *,
         mark: tuple[str, str] | None = None,
         apart: bool = False,
-        keeper: Keeper | None = None,
+        keeper: KeeperLine | None = None,
     ) -> None:
         """Make missing directories. The first process starts with `prepare` or `launch`.
 

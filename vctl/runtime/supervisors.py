@@ -77,7 +77,7 @@ from collections.abc import Callable, Collection
 
 from vctl.runtime import frames, lines, processes
 from vctl.runtime.forkserver import ForkServer
-from vctl.runtime.keeper import Keeper
+from vctl.runtime.keeper import KeeperLine
 from vctl.runtime.protocol import RuntimeUnavailable
 from vctl.runtime.records import RecordFile, Records
 from vctl.runtime.worker_slot import (
@@ -119,7 +119,7 @@ class Supervisors:
         """``watch`` is called with each record file whose supervisor has no line to this process."""
         self.records, self.boot = records, boot
         self.watch = watch
-        self.keeper: Keeper | None = None
+        self.keeper: KeeperLine | None = None
         self.server: ForkServer | None = None
         self.poll = select.epoll()
         self.slots: dict[int, WorkerSlot] = {}
