@@ -26,7 +26,7 @@ if MYPY:
     import signal
     from typing import NoReturn
 
-    from vctl.runtime import shared
+    from vctl.runtime import user_processes
     from vctl.runtime.questions import Questions
 else:
     import _signal as signal  # see processes.py
@@ -48,7 +48,7 @@ MESSAGE_BYTES = 2 * supervisor.NUMBER_BYTES
 _MAX_FILES = 1 << 20
 _MAX_QUESTION = 4096
 _RETRY_MS = 1000
-Life = tuple[bytes, bytes, "shared.SharedService | None"]
+Life = tuple[bytes, bytes, "user_processes.UserProcesses | None"]
 """What a supervisor needs to know: the state directory, the boot, and the shared service if there is one."""
 # The C extension of ctypes, because importing ctypes takes 3 ms.
 _PRCTL = _ctypes.dlsym(_ctypes.dlopen("", os.RTLD_NOW), "prctl")
@@ -99,22 +99,22 @@ def main() -> None:
             os.close(line)  # if no supervisor got the line, this ends it, which the scheduler sees
 
 
-def _service_of(state: bytes, words: list[str]) -> "shared.SharedService | None":
+def _service_of(state: bytes, words: list[str]) -> "user_processes.UserProcesses | None":
     """The shared service of a launcher, from the words behind its state directory; None if it is one user's."""
     if not words:
         return None
     if MYPY or __package__:
-        from vctl.runtime import shared
+        from vctl.runtime import user_processes
     else:
-        import shared
+        import user_processes
     flag, home, uid, gid = words
     assert flag == "--shared", flag
     os.setgroups(())  # files of the account are opened with its group only
     os.umask(0o022)
-    return shared.SharedService(state, os.fsencode(home), int(uid), int(gid))
+    return user_processes.UserProcesses(state, os.fsencode(home), int(uid), int(gid))
 
 
-def _questions_to(service: "shared.SharedService") -> "Questions":
+def _questions_to(service: "user_processes.UserProcesses") -> "Questions":
     if MYPY or __package__:
         from vctl.runtime import questions
     else:

@@ -28,7 +28,7 @@ if MYPY:
 
     from vctl.privileged.child import AsAccount
     from vctl.privileged.run_request import RunRequest, Unpacked
-    from vctl.runtime.shared import Becoming
+    from vctl.runtime.user_processes import Becoming
 else:
     import _signal as signal  # see processes.py
 

@@ -52,7 +52,7 @@ if MYPY:
     from collections.abc import Generator
 
     from vctl.privileged.child import AsAccount
-    from vctl.runtime.shared import SharedService
+    from vctl.runtime.user_processes import UserProcesses
 else:
     import _signal as signal  # see processes.py
 
@@ -207,7 +207,7 @@ class Supervisor:
     """The process: its numbers, its runs, and its event loop."""
 
     def __init__(
-        self, home: bytes, boot: bytes, channel: int, service: "SharedService | None" = None
+        self, home: bytes, boot: bytes, channel: int, service: "UserProcesses | None" = None
     ) -> None:
         """``channel``: the descriptor on which the launcher sends numbers, each with its line.
 

@@ -48,7 +48,7 @@ class Becoming:
         return True
 
 
-class SharedService:
+class UserProcesses:
     """The shared service of a supervisor. ``state``: its state directory, ``home``: where root's directories are."""
 
     def __init__(self, state: bytes, home: bytes, uid: int, gid: int) -> None:
