@@ -14,6 +14,7 @@ if TYPE_CHECKING:
         CurrentNode,
         DemandForm,
         EventForm,
+        GpuForm,
         LeaseForm,
         NodeOfCluster,
         SchedulerForm,
@@ -71,6 +72,12 @@ def available_resources(context: Context, cluster: Cluster = None) -> dict[str, 
 def nodes(context: Context, cluster: Cluster = None) -> "list[NodeOfCluster]":
     """The virtual nodes of a cluster, as ``vctl nodes`` shows them."""
     return ops.views.nodes(context.store, cluster)
+
+
+@operation("gpus", "GET /gpus", items="GpuList")
+def list_gpus(context: Context, *, filters: Filters = ()) -> "list[GpuForm]":
+    """Show each GPU with who has booked it, and what runs there, booked or not."""
+    return ops.gpus.list_gpus(context.store, filters=filters)
 
 
 @operation("current-cluster", "GET /current-cluster")

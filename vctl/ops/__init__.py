@@ -15,6 +15,7 @@ if TYPE_CHECKING:
         clusters,
         dependencies,
         forms,
+        gpus,
         health,
         job_edits,
         jobs,

@@ -18,6 +18,7 @@ from typing import NamedTuple
 from vctl.runtime import processes
 from vctl.runtime.findings import Findings, RunRecords
 from vctl.runtime.keeper import KeeperLine
+from vctl.runtime.processes import HOME_MARK, RUN_MARK
 from vctl.runtime.protocol import (
     LaunchRequest,
     RunState,
@@ -30,11 +31,6 @@ from vctl.runtime.supervision import Request
 from vctl.runtime.supervisor import STOP_SIGNAL, serves_all
 from vctl.runtime.supervisors import GONE
 from vctl.runtime.worker_slot import ANSWER_S
-
-RUN_MARK, HOME_MARK = "VCTL_RUN_ID", "VCTL_HOME"
-"""Every process of a run has these variables; they identify what a killed supervisor left. In a shared service it has
-the address of the service instead of the second one.
-"""
 
 _CLEAR_TIMEOUT_S = 2.0
 _CLEAR_PAUSE_S = 0.01
