@@ -107,6 +107,7 @@ SECTIONS = {
     "18.budgets": "The cost does not grow with what is not touched.",
     "19.devices": "Devices with their holders and processes; those that nobody booked; fences.",
     "19.rights": "Who asks is what the kernel or a token says; each operation has a right, and one table answers it.",
+    "19.accounting": "What users and clusters used, waited for and wasted is reported; limits of both hold.",
 }
 
 
