@@ -41,7 +41,7 @@ Memory = Annotated[
 ]
 
 
-@operation("limit set", "POST /limits", items="LimitList", service="the limits")
+@operation("limit set", "POST /limits", right="administer", items="LimitList")
 def set_limits(
     context: Context,
     *,
@@ -73,13 +73,13 @@ def _amount(name: str, amount: float | str) -> int:
     return spec.quantities.parse_amount(amount, param("cpus" if name == CPU else "gpus"))
 
 
-@operation("limit list", "GET /limits", items="LimitList")
+@operation("limit list", "GET /limits", right="see", items="LimitList")
 def list_limits(context: Context) -> "list[LimitForm]":
     """List the limits of users and clusters, and what is used of them."""
     return ops.limits.list_limits(context.store)
 
 
-@operation("limit clear", "DELETE /limits", items="LimitList", service="the limits")
+@operation("limit clear", "DELETE /limits", right="administer", items="LimitList")
 def clear(
     context: Context,
     *,

@@ -63,6 +63,7 @@ def clear(store: Store, *, user: str | None, cluster: str | None, every: bool = 
     """Take away all limits of a user or a cluster, or of everybody; returns them."""
     with store.transaction():
         if every and user is None and cluster is None:
+            ops.rights.check_service(store, "what everybody may have at most")
             cleared = _forms(store)
             of = list(table.load(store))
         else:
@@ -98,7 +99,9 @@ def _whose(store: Store, user: str | None, cluster: str | None, *, is_known: boo
                 f"{param('cluster')}: {cluster_id} is of one job",
                 fix="limit the cluster around it, or its user",
             )
+        ops.rights.check_cluster(store, cluster_id, "limit")
         return CLUSTER, cluster_id
+    ops.rights.check_service(store, "what a user may have at most")
     if is_known and user != EACH and not (_has_account(user) or table.knows_user(store, user)):
         names = [entry.pw_name for entry in pwd.getpwall()]
         raise BadSpec(
