@@ -20,6 +20,7 @@ if TYPE_CHECKING:
         job_edits,
         jobs,
         leases,
+        limits,
         logs,
         matching,
         nodes,
