@@ -118,6 +118,9 @@ class Cluster:
     detached: bool = False
     """A sub-cluster: it outlives its job. A job cluster: its job is over, but detached work in it is not."""
 
+    private: tuple[str, ...] | None = None
+    """What its jobs have for themselves, and those of the clusters in it that say nothing else; None says nothing."""
+
     @property
     def is_limited(self) -> bool:
         """Whether anything limits its growth."""

@@ -13,7 +13,7 @@ from vctl.core.ledger import Ledger
 from vctl.core.nodes import LOCAL, RAY
 from vctl.core.resources import CPU, EMPTY, GPU, MEMORY, SCALE, Allocation, merged
 from vctl.core.values import value
-from vctl.daemon import gangs, notices, objects
+from vctl.daemon import gangs, notices, objects, privacy
 from vctl.daemon.following import FollowedState
 from vctl.engine.ahead import RunAhead
 from vctl.ops.forms import amounts
@@ -23,6 +23,7 @@ from vctl.ray.daemon.private_rays import reservation_of
 from vctl.runtime import relay, spawning
 from vctl.runtime.environment import SharedVariables, job_environment
 from vctl.runtime.protocol import LaunchRequest
+from vctl.spec.options import PIDS
 from vctl.store import arrays, contents, jobs, rows
 from vctl.store.rows import dumps, loads
 from vctl.store.store import Row, Store
@@ -35,7 +36,8 @@ MAX_ENVIRONMENTS = 64
 class LaunchCommand:
     """The command of a job or a task; ``count``: members of its array, ``ray``: kind of its private Ray, or empty.
 
-    ``beside``: the run whose resources it sees instead of its own.
+    ``beside``: the run whose resources it sees instead of its own. ``private``: what its job wants for itself.
+    ``relay``: the words before it, if it runs behind the relay.
     """
 
     argv: tuple[str, ...]
@@ -45,6 +47,13 @@ class LaunchCommand:
     count: int = 1
     ray: str = ""
     beside: str = ""
+    private: tuple[str, ...] = ()
+    relay: tuple[str, ...] = ()
+
+    @property
+    def words(self) -> tuple[str, ...]:
+        """The command behind its relay."""
+        return (*self.relay, *self.argv)
 
 
 class Commands:
@@ -59,7 +68,7 @@ class Commands:
     def of(self, run: Run, array_id: str | None) -> LaunchCommand | None:
         """The command of a run."""
         if run.task_id is not None:
-            return self._command(contents.of_task(self.store, run.task_id))
+            return self._command(contents.of_task(self.store, run.task_id), is_task=True)
         if array_id is None:
             return self._command(contents.of_job(self.store, run.job_id))
         if (command_id := jobs.command_id(self.store, run.job_id)) is None:
@@ -74,14 +83,17 @@ class Commands:
             self._array = (array_id, command_id), command
         return command
 
-    def _command(self, row: Row | None, count: int = 1) -> LaunchCommand | None:
+    def _command(self, row: Row | None, count: int = 1, *, is_task: bool = False) -> LaunchCommand | None:
         if row is None:
             return None
+        of_job = row["of_job"] if is_task else None
         options = loads(row["options"])
         return LaunchCommand(
-            (*relayed(options.get("relay")), *loads(row["argv"])), self._environment(row["environment_id"]),
+            tuple(loads(row["argv"])), self._environment(row["environment_id"]),
             os.fsdecode(row["cwd"]), sees_all=bool(options.get("sees_all")), count=count,
             ray=options.get("private_ray", ""), beside=options.get("beside", ""),
+            private=privacy.wish(options if of_job is None else loads(of_job)),
+            relay=relayed(options.get("relay")),
         )  # fmt: skip
 
     def _environment(self, number: int) -> SharedVariables:
@@ -144,22 +156,30 @@ def request_of(
         own["VCTL_ARRAY_COUNT"] = str(command.count)
     if in_gang and isinstance(job, RunningJob):
         own.update(gangs.environment(store, ledger, run, job.master_port or 0))
-    before: tuple[str, ...] = ()
+    outside, before, inside = (), (), command.relay
+    cwd, above = command.cwd, ledger.upward(run.cluster_id if run.cluster_id in ledger.clusters else job.parent_id)
+    what = privacy.given(above, command.private)
+    if what and not has_mode(command, "hold") and (privacy.is_public(cwd) or _can_start(command)):
+        beside = _main_of(state, run, command, what)
+        before = privacy.words(what, home, run.job_id, attempt, cwd, source=source, beside=beside)
+        if has_mode(command, "label"):  # the supervisor gives it the time to write what is left
+            outside, inside = command.relay, ()
+        cwd = "/" if privacy.is_public(cwd) else cwd
     ray = private_rays.part_of(command.ray, command.argv) if source == RAY else ""
     shown = None
     if command.ray and source == RAY:
         shown = private_rays.begin_on_ray(store.home, ledger, run)
     elif command.ray and _can_start(command):  # else its start fails as any other
-        before = private_rays.command(store.home, ledger, run, command.ray)
+        before = (*before, *private_rays.command(store.home, ledger, run, command.ray))
     if command.ray:
         about = jobs.metadata(store, run.job_id)
         own |= private_rays.job_config(job.submission_id, about, command.env.variables)
     gpus = [str(index) for index in sorted(sees.instances.get(GPU, {}))]
     return LaunchRequest(
         run_id=run.run_id,
-        argv=(*before, *command.argv),
+        argv=(*outside, *before, *inside, *command.argv),
         own=job_environment(command.env.variables, own, gpus=gpus, cpus=cpus),
-        cwd=command.cwd,
+        cwd=cwd,
         supervisor=run.supervisor,
         log_path=log_path(home, run.task_id or job.submission_id),
         cpu_ids=sees.bound_cores if source == LOCAL else None,
@@ -177,8 +197,22 @@ def request_of(
 def _can_start(command: LaunchCommand) -> bool:
     """Whether nothing shows that the start of a command fails."""
     variables = {os.fsencode(name): os.fsencode(text) for name, text in command.env.variables.items()}
-    argv = tuple(map(os.fsencode, command.argv))
+    argv = tuple(map(os.fsencode, command.words))
     return spawning.foreseen(argv, variables, os.fsencode(command.cwd)) is None
+
+
+def has_mode(command: LaunchCommand, mode: str) -> bool:
+    """Whether a command runs behind the relay in this mode."""
+    return command.relay[4:5] == (mode,)
+
+
+def _main_of(state: FollowedState, run: Run, command: LaunchCommand, what: str) -> int | None:
+    """The main process of the job, for a run that is in the namespaces of that."""
+    if PIDS not in what or not (command.beside or private_rays.is_raylet(command.argv)):
+        return None
+    runs = (state.runs[run_id] for run_id in state.runs_of_job.get(run.job_id, ()))
+    main = next((one for one in runs if one.task_id is None and one.run_id in (command.beside or one.run_id)), None)
+    return None if main is None else main.pid
 
 
 @lru_cache(1024)

@@ -267,6 +267,8 @@ def _options(request: JobRequest, spec: ClusterSpec) -> dict[str, object]:
         "sees_all": request.entry is None and (spec.has_gang or bool(request.ray.own)),
         **request.ray.options(),
     }
+    if request.private is not None:
+        options["private"] = list(request.private)
     if request.notify is not None:
         from vctl.spec.notify import NOBODY
 
@@ -485,6 +487,7 @@ def request_of(row: Row, launch: Row, array: Row | None = None) -> JobRequest:
         array=None if array is None else parse_array(array["range"]),
         job_scope=rules.get("job_scope", rights.OWN),
         notify=options.get("notify"),
+        private=None if (words := options.get("private")) is None else tuple(words),
         ray=JobRay.of(options),
         **retries,
     )

@@ -33,8 +33,13 @@ def of_job(store: Store, job_id: int) -> Row | None:
 
 
 def of_task(store: Store, task_id: str) -> Row | None:
-    """The command of a task, and the number of its environment."""
-    return store.row(f"{_OF} tasks USING (command_id) WHERE task_id = ?", task_id)
+    """The command of a task, the number of its environment, and the options of its job."""
+    return store.row(
+        "SELECT c.argv, c.cwd, c.options, c.environment_id, o.options AS of_job FROM tasks t"
+        " JOIN commands c ON c.command_id = t.command_id LEFT JOIN jobs j ON j.job_id = t.job_id"
+        " LEFT JOIN commands o ON o.command_id = j.command_id WHERE t.task_id = ?",
+        task_id,
+    )
 
 
 def environment(store: Store, number: int) -> str:
