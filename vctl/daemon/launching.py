@@ -156,28 +156,24 @@ def request_of(
         own["VCTL_ARRAY_COUNT"] = str(command.count)
     if in_gang and isinstance(job, RunningJob):
         own.update(gangs.environment(store, ledger, run, job.master_port or 0))
-    outside, before, inside = (), (), command.relay
-    cwd, above = command.cwd, ledger.upward(run.cluster_id if run.cluster_id in ledger.clusters else job.parent_id)
-    what = privacy.given(above, command.private)
-    if what and not has_mode(command, "hold") and (privacy.is_public(cwd) or _can_start(command)):
-        beside = _main_of(state, run, command, what)
-        before = privacy.words(what, home, run.job_id, attempt, cwd, source=source, beside=beside)
-        if has_mode(command, "label"):  # the supervisor gives it the time to write what is left
-            outside, inside = command.relay, ()
-        cwd = "/" if privacy.is_public(cwd) else cwd
+    before: tuple[str, ...] = ()
     ray = private_rays.part_of(command.ray, command.argv) if source == RAY else ""
     shown = None
     if command.ray and source == RAY:
         shown = private_rays.begin_on_ray(store.home, ledger, run)
     elif command.ray and _can_start(command):  # else its start fails as any other
-        before = (*before, *private_rays.command(store.home, ledger, run, command.ray))
+        before = private_rays.command(store.home, ledger, run, command.ray)
     if command.ray:
         about = jobs.metadata(store, run.job_id)
         own |= private_rays.job_config(job.submission_id, about, command.env.variables)
     gpus = [str(index) for index in sorted(sees.instances.get(GPU, {}))]
+    argv, cwd = (*before, *command.words), command.cwd
+    above = ledger.upward(run.cluster_id if run.cluster_id in ledger.clusters else job.parent_id)
+    if what := privacy.given(above, command.private):
+        argv, cwd = _apart(store, state, run, command, before, what, source=source, attempt=attempt)
     return LaunchRequest(
         run_id=run.run_id,
-        argv=(*outside, *before, *inside, *command.argv),
+        argv=argv,
         own=job_environment(command.env.variables, own, gpus=gpus, cpus=cpus),
         cwd=cwd,
         supervisor=run.supervisor,
@@ -201,18 +197,28 @@ def _can_start(command: LaunchCommand) -> bool:
     return spawning.foreseen(argv, variables, os.fsencode(command.cwd)) is None
 
 
-def has_mode(command: LaunchCommand, mode: str) -> bool:
-    """Whether a command runs behind the relay in this mode."""
-    return command.relay[4:5] == (mode,)
-
-
-def _main_of(state: FollowedState, run: Run, command: LaunchCommand, what: str) -> int | None:
-    """The main process of the job, for a run that is in the namespaces of that."""
-    if PIDS not in what or not (command.beside or private_rays.is_raylet(command.argv)):
-        return None
-    runs = (state.runs[run_id] for run_id in state.runs_of_job.get(run.job_id, ()))
-    main = next((one for one in runs if one.task_id is None and one.run_id in (command.beside or one.run_id)), None)
-    return None if main is None else main.pid
+def _apart(
+    store: Store, state: FollowedState, run: Run, command: LaunchCommand, before: tuple[str, ...], what: str,
+    *, source: str, attempt: int,
+) -> tuple[tuple[str, ...], str]:  # fmt: skip
+    """The words and the directory of a run that has ``what`` for itself. ``before``: the words that start its Ray."""
+    mode, words, cwd = command.relay[4:5], (*before, *command.words), command.cwd
+    is_public = privacy.is_public(cwd)
+    if mode == ("hold",) or not ((is_public and run.task_id is not None) or _can_start(command)):
+        return words, cwd  # nothing is started, or its start fails as any other
+    beside = None
+    if PIDS in what and (command.beside or private_rays.is_raylet(command.argv)):
+        runs = (state.runs[run_id] for run_id in state.runs_of_job.get(run.job_id, ()))
+        mains = (one for one in runs if one.task_id is None and command.beside in ("", one.run_id))
+        beside = next((one.pid for one in mains), None)
+    apart = privacy.words(
+        what, str(store.home), run.job_id, attempt, cwd, source=source, beside=beside
+    )  # fmt: skip
+    if mode == ("label",):  # outside, where the supervisor gives it the time to write what is left
+        words = (*command.relay, *apart, *command.argv)
+    else:
+        words = (*apart, *words)
+    return words, "/" if is_public else cwd
 
 
 @lru_cache(1024)

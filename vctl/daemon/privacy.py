@@ -1,9 +1,9 @@
 """What a run has for itself, a /tmp or a PID namespace: the words before its command that make it so.
 
-A job has what it asks for (``--private``) and what the nearest cluster above it with such a setting gives to all. A
-job with a private Ray that has not said anything has both where the kernel lets it. All runs of a job on a machine
-share its /tmp, and each has a PID namespace of its own, but for those that serve its main process: a command beside it
-(``vctl attach``) and the raylets of its Ray are in that of the main process, and end with it.
+A job has what it asks for (``--private``), and what the clusters above it demand for all of their jobs. A job with a
+private Ray that has not said anything has both where the kernel lets it. All runs of a job on a machine share its
+/tmp. Each has a PID namespace of its own, but for a command beside the main process (``vctl attach``) and the raylets
+of its Ray: these are in that of the main process, and end with it.
 """
 
 from __future__ import annotations
@@ -34,8 +34,8 @@ def wish(options: Mapping[str, Any]) -> tuple[str, ...]:
 
 
 def given(above: Sequence[Cluster], wanted: tuple[str, ...]) -> str:
-    """What a run has for itself, as WHAT of the script; empty for nothing. ``above``: its clusters, nearest first."""
-    demanded = next((cluster.private for cluster in above if cluster.private is not None), ())
+    """What a run has for itself, as WHAT of the script; empty for nothing. ``above``: its clusters."""
+    demanded = {word for cluster in above for word in cluster.private}
     if not wanted and not demanded:
         return ""
     return ",".join(

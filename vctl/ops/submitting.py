@@ -36,7 +36,7 @@ _UNQUOTED = str.maketrans("", "", "_@%+=:,./-")
 """Takes the marks away that a shell reads as they are."""
 _OF_THE_JOB = ("VCTL_JOB_ID", "VCTL_SUBMISSION_ID", "VCTL_ATTEMPT", "VCTL_CLUSTER_ID", "VCTL_CLUSTER_PATH",
                "VCTL_VNODE_ID", "VCTL_NODE_ID", "VCTL_RESOURCES", "VIRTUAL_CLUSTER_ID", "VCTL_RUN_ID",
-               "VCTL_TASK_ID", "RAY_JOB_CONFIG_JSON_ENV_VAR")  # fmt: skip
+               "VCTL_TASK_ID", "VCTL_PRIVATE", "RAY_JOB_CONFIG_JSON_ENV_VAR")  # fmt: skip
 """The variables that describe a job to its processes; a job that it submits does not get them."""
 hand_over: Callable[[Store, JobSubmitted, int | None], bool] | None = None
 """Lets the scheduler write a job (``vctl/ops/handing.py``); None in a process that cannot reach it so."""

@@ -73,7 +73,6 @@ def main(words: list[str]) -> None:
             cover(store, cwd, command)
         os.environ[IN_FORCE] = ",".join(wanted)
         if PIDS in wanted:
-            os.environ["VCTL_AUTOSTART"] = "0"  # a scheduler that is started in here would end with the job
             run(cwd, command, has_init=joins)
     except Refused as error:
         fail(f"the job cannot have {what.replace('?', '')} for itself: {error}; see `vctl doctor`", 126)
@@ -117,12 +116,18 @@ def unshare(*, pids: bool) -> None:
             _call("unshare", flags)
         except PermissionError:
             _call("unshare", flags | _NEWUSER)
-            for name, text in (("uid_map", f"{uid} {uid} 1"), ("setgroups", "deny"), ("gid_map", f"{gid} {gid} 1")):
+            for name, text in (
+                ("uid_map", f"{uid} {uid} 1"),
+                ("setgroups", "deny"),
+                ("gid_map", f"{gid} {gid} 1"),
+            ):
                 with open(f"/proc/self/{name}", "w", encoding="ascii") as file:
                     file.write(text)
     except OSError as error:
         raise Refused(f"unshare: {error.strerror}") from None
-    mount("none", "/", None, _MS_REC | _MS_SLAVE)  # what is mounted outside later is seen here, not vice versa
+    mount(
+        "none", "/", None, _MS_REC | _MS_SLAVE
+    )  # what is mounted outside later is seen here, not vice versa
 
 
 def enter(main_pid: int) -> list[str]:
@@ -253,7 +258,9 @@ def run(cwd: str, command: list[str], *, has_init: bool) -> None:
     """Run the command in the PID namespace of the children of this process, and end as it ends."""
     every = signal.valid_signals() - {signal.SIGKILL, signal.SIGSTOP}
     asker = asker_of(os.getpid())
-    proc = os.open("/proc", os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)  # that of the outside, as seen from here
+    proc = os.open(
+        "/proc", os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC
+    )  # that of the outside, as seen from here
     reading, writing = os.pipe()
     before = signal.pthread_sigmask(signal.SIG_BLOCK, every)
     signals = _descriptor_of_all()
@@ -273,14 +280,14 @@ def run(cwd: str, command: list[str], *, has_init: bool) -> None:
     end_as(status)
 
 
-def lead(cwd: str, command: list[str], mask: "set[signal.Signals]") -> None:
+def lead(cwd: str, command: list[str], mask: "set[int | signal.Signals]") -> None:
     """Become the command as the leader of a session, as any command of a run is."""
     os.setsid()
     signal.pthread_sigmask(signal.SIG_SETMASK, mask)
     become(cwd, command)
 
 
-def be_init(cwd: str, command: list[str], mask: "set[signal.Signals]", writing: int) -> None:
+def be_init(cwd: str, command: list[str], mask: "set[int | signal.Signals]", writing: int) -> None:
     """Be the init of the namespace: start the command, collect orphans, and say how the command has ended.
 
     All signals stay blocked: those that are for the command reach it another way.

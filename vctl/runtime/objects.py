@@ -214,7 +214,9 @@ def _remove_private(folder: str) -> None:
     """Remove the private directories of the attempt whose objects are here, if it had any."""
     from vctl.runtime import namespaces
 
-    if (match := _FOLDER_NAME.match(os.path.basename(folder))) and os.path.lexists(f"{folder}/{namespaces.MARK}"):
+    if (match := _FOLDER_NAME.match(os.path.basename(folder))) and os.path.lexists(
+        f"{folder}/{namespaces.MARK}"
+    ):
         store = private_store(os.path.dirname(os.path.dirname(folder)), int(match[1]), int(match[2]))
         for place in namespaces.PLACES:
             trees.remove(Path(place, store))

@@ -173,6 +173,7 @@ class ClusterSettings(TypedDict):
     message: str | None
     borrow_limit: Amounts | None
     lending_limit: Amounts
+    private: list[str]
     queue: Mapping[str, Any]
 
 

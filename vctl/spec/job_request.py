@@ -191,8 +191,8 @@ class JobRequest:
     retry is ``backoff_s * 2**(n-1)``. ``begin_at`` is in seconds since the epoch. With ``clean_env`` the job
     does not get the submitter's environment, only ``env``. ``job_scope`` is what the job may change: ``own``
     (its cluster and its own jobs) or ``all``. ``label`` puts the rank before each line of output. ``attach``
-    is a pair: ``stdin``, ``terminal`` or ``hold``, and the path of the submitting program's socket. ``private``: None
-    is what its cluster says, ``()`` no more than that.
+    is a pair: ``stdin``, ``terminal`` or ``hold``, and the path of the submitting program's socket. With
+    ``private`` None or ``()`` it has no more for itself than its cluster demands; ``()`` also with a private Ray.
     """
 
     argv: Argv

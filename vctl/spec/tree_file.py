@@ -15,13 +15,14 @@ from vctl.errors import BadSpec
 from vctl.spec.cluster_spec import parse_cluster_spec, parse_replica_sets, spec_to_document
 from vctl.spec.fields import as_list, as_mapping, as_text, child, did_you_mean, refuse, show
 from vctl.spec.ids import check_new_cluster_id
+from vctl.spec.options import parse_private
 from vctl.spec.quantities import parse_resources, resources_document
 from vctl.spec.queue_settings import parse_queue, queue_document
 
 CLUSTERS = "clusters"
 ID, PARENT, DIVISIBLE, REPLICAS, SPEC = "id", "parent", "divisible", "replica_sets", "spec"
-BORROW, LENDING, QUEUE, CHILDREN = "borrow_limit", "lending_limit", "queue", "children"
-FIELDS = (ID, PARENT, DIVISIBLE, REPLICAS, SPEC, BORROW, LENDING, QUEUE, CHILDREN)
+BORROW, LENDING, PRIVATE, QUEUE, CHILDREN = "borrow_limit", "lending_limit", "private", "queue", "children"
+FIELDS = (ID, PARENT, DIVISIBLE, REPLICAS, SPEC, BORROW, LENDING, PRIVATE, QUEUE, CHILDREN)
 MAX_CLUSTERS = 10_000
 _EXAMPLE = '{"clusters": [{"id": "team-a", "replica_sets": {"8c16g": 2}}]}'
 
@@ -38,6 +39,7 @@ class TreeCluster:
     lending_limit: Amounts = field(default_factory=dict)
     path: str = ""
     queue: QueuePolicy = DEFAULT
+    private: tuple[str, ...] = ()
 
 
 class _Reader:
@@ -70,6 +72,7 @@ class _Reader:
             self._limit(given, LENDING, path),
             path,
             replace(DEFAULT, **parse_queue(with_present_order(given.get(QUEUE, {})), child(path, QUEUE))),  # type: ignore[arg-type]
+            _private(given, path),
         )
         if CHILDREN in given:
             self.level(given[CHILDREN], child(path, CHILDREN), cluster)
@@ -143,6 +146,13 @@ def _parent(given: Mapping[str, object], path: str, parent: TreeCluster | None) 
     return parent.cluster_id
 
 
+def _private(given: Mapping[str, object], path: str) -> tuple[str, ...]:
+    field_path = child(path, PRIVATE)
+    words = as_list(given.get(PRIVATE, []), field_path, PRIVATE, "[tmp, pids]")
+    texts = [as_text(word, f"{field_path}[{index}]", "a word") for index, word in enumerate(words)]
+    return parse_private(texts, field_path) if texts else ()
+
+
 def _divisible(given: Mapping[str, object], path: str) -> bool:
     """The value of ``divisible``; a cluster with children is divisible by default."""
     field_path = child(path, DIVISIBLE)
@@ -166,6 +176,8 @@ def cluster_document(cluster: TreeCluster) -> dict[str, object]:
         document[BORROW] = resources_document(cluster.borrow_limit)
     if cluster.lending_limit:
         document[LENDING] = resources_document(cluster.lending_limit)
+    if cluster.private:
+        document[PRIVATE] = list(cluster.private)
     if cluster.queue != DEFAULT:
         usual = queue_document(DEFAULT)
         settings = queue_document(cluster.queue).items()

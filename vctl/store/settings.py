@@ -11,6 +11,7 @@ from vctl.store.rows import (
     LENDING,
     PRIMARY_QUEUE,
     PRIMARY_REVISION,
+    PRIVATE,
     QUEUE,
     STOPPED,
     loads,
@@ -18,7 +19,7 @@ from vctl.store.rows import (
 )
 from vctl.store.store import Store
 
-__all__ = ["BORROW", "LENDING", "STOPPED", "of", "primary_revision", "queue_of", "queues"]
+__all__ = ["BORROW", "LENDING", "PRIVATE", "STOPPED", "of", "primary_revision", "queue_of", "queues"]
 
 
 def of(text: str) -> dict[str, Any]:

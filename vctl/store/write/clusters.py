@@ -11,7 +11,7 @@ from vctl.core.leases import Lease
 from vctl.engine import changes as ch
 from vctl.engine.lifecycle import CLUSTER, LEASE
 from vctl.store import moves, rows
-from vctl.store.rows import BORROW, LENDING, PRIMARY_QUEUE, PRIMARY_REVISION, QUEUE, STOPPED, dumps
+from vctl.store.rows import BORROW, LENDING, PRIMARY_QUEUE, PRIMARY_REVISION, PRIVATE, QUEUE, STOPPED, dumps
 from vctl.store.write.table import insert, writes
 
 CLUSTER_COLUMNS = (
@@ -34,12 +34,13 @@ def cluster_row(cluster: Cluster, at: int, owner: str | None = None) -> tuple[ob
     return (
         cluster.cluster_id, cluster.parent_id, cluster.kind, cluster.divisible, cluster.revision,
         rows.spec_text(cluster.spec), cluster.state, cluster.job, at, at, owner,
-        _settings("{}", _limits(cluster)) if cluster.borrow_limit or cluster.lending_limit else "{}",
+        _settings("{}", its) if any((its := _settings_of(cluster)).values()) else "{}",
     )  # fmt: skip
 
 
-def _limits(cluster: Cluster) -> dict[str, Any]:
-    return {BORROW: dict(cluster.borrow_limit or {}), LENDING: dict(cluster.lending_limit)}
+def _settings_of(cluster: Cluster) -> dict[str, Any]:
+    limits = {BORROW: dict(cluster.borrow_limit or {}), LENDING: dict(cluster.lending_limit)}
+    return {**limits, PRIVATE: list(cluster.private)}
 
 
 def _settings(text: str, changes: Mapping[str, Any]) -> str:
@@ -76,7 +77,7 @@ def _changed(db: sqlite3.Connection, changed: Sequence[ch.ClusterChanged]) -> No
             "UPDATE clusters SET spec = ?, revision = ?, updated_at = ? WHERE cluster_id = ?",
             (rows.spec_text(cluster.spec), cluster.revision, change.at, cluster.cluster_id),
         )
-        _change_settings(db, cluster.cluster_id, _limits(cluster))
+        _change_settings(db, cluster.cluster_id, _settings_of(cluster))
 
 
 @writes(ch.ClusterMoved)
