@@ -105,6 +105,7 @@ SECTIONS = {
     "17.migration": "Migrations, backup, restore, copies.",
     "17.private": "Modes of files; no shell; no link is followed; text cannot move the terminal.",
     "18.budgets": "The cost does not grow with what is not touched.",
+    "19.private": "A /tmp and a PID namespace of a job's own.",
 }
 
 

@@ -178,6 +178,30 @@ def _is_large(store: Store) -> bool:
     return os.stat(store.home / TABLES).st_size > LARGE_BYTES
 
 
+def _privacy() -> list[str]:
+    """What jobs can have for themselves here (``--private``), and why not: tried in another process."""
+    import subprocess
+    import sys
+
+    from vctl.runtime import namespaces
+
+    words = [sys.executable, "-I", "-S", namespaces.SCRIPT]
+    said = subprocess.run(words, capture_output=True, text=True, check=False).stdout.split("\n")
+    problems = dict(zip(namespaces.WORDS, said, strict=False)) if len(said) == len(namespaces.WORDS) else {}
+    if not problems:
+        return ["it could not be found out what jobs can have for themselves (--private)"]
+    others = (
+        "" if os.geteuid() == 0 else "; in it sudo does not work, and files of others seem to be nobody's"
+    )
+    can = [word for word, problem in problems.items() if not problem]
+    notes = [f"jobs can have for themselves (--private): {', '.join(can)}{others}"] if can else []
+    return notes + [
+        f"jobs cannot have {word} for themselves (--private; --ray goes without): {problem}"
+        for word, problem in problems.items()
+        if problem
+    ]
+
+
 def _notes(store: Store) -> list[str]:
     notes = []
     state = scheduler(store)
@@ -204,6 +228,7 @@ def _notes(store: Store) -> list[str]:
     is_writable = CGROUP.exists() and os.access(CGROUP.parent, os.W_OK)
     cgroup = "cgroup v2 is writable, but not used" if is_writable else "no writable cgroup v2"
     notes.append(f"{cgroup}: on the local node CPU limits are by affinity, memory limits by a watchdog")
+    notes += _privacy()
     if database.is_full(store.home):
         notes.append(f"the disk of {store.home} is full: the scheduler and commands that write wait or fail")
     from vctl.runtime.detect import detect

@@ -59,7 +59,10 @@ class Refused(Exception):
 
 
 def main(words: list[str]) -> None:
-    """Carry out; never returns."""
+    """Carry out; never returns. Without words: says why there can be no tmp, and no pids."""
+    if not words:
+        os.write(1, "\n".join(why_not([word]) for word in WORDS).encode())
+        os._exit(0)
     what, store, cwd, join, _, *command = words
     wanted = what.split(",")
     try:
