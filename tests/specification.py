@@ -106,6 +106,7 @@ SECTIONS = {
     "17.private": "Modes of files; no shell; no link is followed; text cannot move the terminal.",
     "18.budgets": "The cost does not grow with what is not touched.",
     "19.private": "A /tmp and a PID namespace of a job's own.",
+    "19.rights": "Who asks is what the kernel or a token says; each operation has a right, and one table answers it.",
 }
 
 

@@ -283,7 +283,7 @@ def test_drain_says_who_why_and_when_and_ends_when_the_node_is_empty(life: Life)
     a, b = life.nodes(2, "t")
     life.run("j")
     form = node_ops.drain(life.store, a, reason="disk")
-    assert (form["state"], form["reason"], form["author"]) == ("DRAINING", "disk", node_ops.author())
+    assert (form["state"], form["reason"], form["author"]) == ("DRAINING", "disk", node_ops.own_name())
     assert form["state_since"]
     life.run("k")  # goes elsewhere
     assert life.job("k")["node_ids"] == [b]

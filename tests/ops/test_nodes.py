@@ -51,7 +51,7 @@ def test_moves(ground: Ground, state: str, event: str) -> None:
 
 def test_who_drained_it_and_why(ground: Ground) -> None:
     form = nodes.drain(ground.store, "n-00", reason="new fan")
-    assert (form["reason"], form["author"]) == ("new fan", nodes.author())
+    assert (form["reason"], form["author"]) == ("new fan", nodes.own_name())
     assert nodes.drain(ground.store, "n-00")["reason"] == "new fan"
     again = nodes.drain(ground.store, "n-00", reason="new disk")
     assert (again["reason"], again["state"]) == ("new disk", AFTER_DRAIN)

@@ -18,7 +18,7 @@ from vctl.ops.jobs import list_jobs
 from vctl.ops.prove import prove
 from vctl.store import copies, database, repair
 from vctl.store import store as store_module
-from vctl.store.schema import FIRST, VERSION
+from vctl.store.schema import FIRST, LATER, VERSION
 from vctl.store.store import Store
 
 pytestmark = spec("17.migration")
@@ -135,16 +135,16 @@ def test_a_backup_of_an_older_schema(
     home: Path, copy: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A released one is brought forward as its tables are; one from before the first release is refused."""
-    monkeypatch.setattr(database, "LATER", [("0018_more", "CREATE TABLE more (a);")])
+    monkeypatch.setattr(database, "LATER", [*LATER, ("9998_more", "CREATE TABLE more (a);")])
     for module in (database, copies, store_module):
-        monkeypatch.setattr(module, "VERSION", FIRST + 1)
-    monkeypatch.setattr(database.apply_migrations, "__defaults__", (FIRST + 1,))
+        monkeypatch.setattr(module, "VERSION", VERSION + 1)
+    monkeypatch.setattr(database.apply_migrations, "__defaults__", (VERSION + 1,))
     restore(tmp_path / "other", copy)
     with Store.open(tmp_path / "other") as store:
-        assert store.value("PRAGMA user_version") == FIRST + 1
+        assert store.value("PRAGMA user_version") == VERSION + 1
         assert store.column("SELECT a FROM more") == []
         assert store.value("SELECT count(*) FROM nodes") == 1
-        assert store.value("SELECT count(*) FROM _sqlite_migrations") == 2
+        assert store.value("SELECT count(*) FROM _sqlite_migrations") == 2 + len(LATER)
     with closing(sqlite3.connect(copy)) as db:
         db.execute(f"PRAGMA user_version = {FIRST - 1}")
     with pytest.raises(VctlError, match="before the first release") as refused:

@@ -18,7 +18,7 @@ from tests.store.conftest import Clock
 from vctl.errors import Conflict, DiskTrouble, NotPermitted, Unreachable, VctlError, known
 from vctl.store import database, feed, locks
 from vctl.store import store as store_module
-from vctl.store.schema import FIRST, VERSION
+from vctl.store.schema import FIRST, LATER, VERSION
 from vctl.store.store import Fenced, Store
 
 pytestmark = spec("17.durable", "17.one-daemon", "7.revision")
@@ -290,18 +290,19 @@ def test_a_released_schema_opens(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     with Store.open(home) as store, store.transaction():
         store.db.execute("INSERT INTO meta VALUES ('kept', 1)")
     later = [
-        ("0018_more", "CREATE TABLE more (a); INSERT INTO more VALUES ('a;b');"),
-        ("0019_x", "DROP VIEW v_objects;"),
+        *LATER,
+        ("9998_more", "CREATE TABLE more (a); INSERT INTO more VALUES ('a;b');"),
+        ("9999_x", "DROP VIEW v_objects;"),
     ]
     monkeypatch.setattr(database, "LATER", later)
     for module in (database, store_module):
-        monkeypatch.setattr(module, "VERSION", FIRST + 2)
-    monkeypatch.setattr(database.apply_migrations, "__defaults__", (FIRST + 2,))
+        monkeypatch.setattr(module, "VERSION", VERSION + 2)
+    monkeypatch.setattr(database.apply_migrations, "__defaults__", (VERSION + 2,))
     with Store.open(home) as store:
-        assert store.value("PRAGMA user_version") == FIRST + 2
+        assert store.value("PRAGMA user_version") == VERSION + 2
         assert store.value("SELECT value FROM meta WHERE key = 'kept'") == 1
         assert store.column("SELECT a FROM more") == ["a;b"]
-        assert (home / f"cluster.db.schema-{FIRST}.bak").stat().st_mode & 0o777 == 0o600
+        assert (home / f"cluster.db.schema-{VERSION}.bak").stat().st_mode & 0o777 == 0o600
         with store.transaction():
             store.event("node.heartbeat", "node", "n")
     with Store.open(home) as store:  # once

@@ -159,7 +159,7 @@ def _writer(call: Call, kind: Kind, form: Form) -> Callable[[bytes], None]:
     if not sys.stdout.isatty():
         return write_out
     owner = form if kind == JOBS else get(call, JOBS, str(form["job_id"])) if form.get("job_id") else None
-    if owner is None or owner["user"] == ops.nodes.author():
+    if owner is None or owner["user"] == ops.nodes.own_name():
         return write_out
     lines = VisibleLines()
     return lambda block: write_out(lines.shown(block))

@@ -37,7 +37,7 @@ class LaunchCommand:
     """The command of a job or a task; ``count``: members of its array, ``ray``: kind of its private Ray, or empty.
 
     ``beside``: the run whose resources it sees instead of its own. ``private``: what its job wants for itself.
-    ``relay``: the words before it, if it runs behind the relay.
+    ``relay``: the words before it, if it runs behind the relay. ``uid``: the user as whom it runs; None in personal mode.
     """
 
     argv: tuple[str, ...]
@@ -49,6 +49,7 @@ class LaunchCommand:
     beside: str = ""
     private: tuple[str, ...] = ()
     relay: tuple[str, ...] = ()
+    uid: int | None = None
 
     @property
     def words(self) -> tuple[str, ...]:
@@ -93,7 +94,7 @@ class Commands:
             os.fsdecode(row["cwd"]), sees_all=bool(options.get("sees_all")), count=count,
             ray=options.get("private_ray", ""), beside=options.get("beside", ""),
             private=privacy.wish(options if of_job is None else loads(of_job)),
-            relay=relayed(options.get("relay")),
+            relay=relayed(options.get("relay")), uid=row["uid"],
         )  # fmt: skip
 
     def _environment(self, number: int) -> SharedVariables:

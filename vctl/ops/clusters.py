@@ -60,7 +60,7 @@ def create(
     nodes.join(store)
     with store.transaction():
         made = changes.create(
-            store, cluster_id, normalized, parent_id=parent, owner=nodes.author(), detach=detach
+            store, cluster_id, normalized, parent_id=parent, owner=nodes.author(store), detach=detach
         )
         _set_queue(store, made, queue)
         return get_cluster(store, made.cluster_id)
@@ -218,7 +218,8 @@ def stop(store: Store, cluster_id: str, *, message: str | None = None) -> Cluste
         )
     with store.transaction():
         _admitting(store, cluster_id, "stopped")
-        stopped = {"by": ops.nodes.author(), "message": message} if message else {"by": ops.nodes.author()}
+        by = ops.nodes.author(store)
+        stopped = {"by": by, "message": message} if message else {"by": by}
         store.emit(ClusterMoved(store.clock(), cluster_id, "stop", STOPPED, stopped))
         return get_cluster(store, cluster_id)
 

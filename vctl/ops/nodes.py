@@ -35,7 +35,12 @@ MAX_NUMBERED_AT_ONCE = 1 << 22
 """The most CPUs and devices of the nodes that one request adds: each has a number, which takes memory."""
 
 
-def author() -> str:
+def author(store: Store) -> str:
+    """Name of the user who asks: of a shared service, else the one who runs this process."""
+    return own_name() if store.identity is None else store.identity.name
+
+
+def own_name() -> str:
     """Name of the user who runs this process."""
     return _name_of(os.getuid())
 
@@ -241,7 +246,7 @@ def _move(store: Store, node_id: str, event: str, reason: str | None = None) -> 
                     f"node {row['node_id']} is {row['state']} and cannot {event}",
                     fix="a machine that restarts is a new node",
                 )
-            table.move(store, row["node_id"], event, reason=reason, author=author())
+            table.move(store, row["node_id"], event, reason=reason, author=author(store))
             if event == "drain":
                 settle_drained(store, row["node_id"])
         return get_node(store, row["node_id"])

@@ -32,7 +32,7 @@ _FIXED = {
 """What cannot be changed of a job that runs again in place, and why."""
 _ALIKE = (
     "command_id", "name", "priority", "metadata", "time_limit_s", "grace_s", "parent_cluster_id", "shares_parent",
-    "per_node", "user", "submitted_at", "submitted_by",
+    "per_node", "user", "uid", "submitted_at", "submitted_by",
 )  # fmt: skip
 """The columns in which members of an array are equal that have one request."""
 
@@ -147,7 +147,7 @@ def _emit(store: Store, members: Members, some: Sequence[Row], changes: Override
         closed=at_once is not None,
     )  # fmt: skip
     store.emit(JobsRerun(
-        members, job, replace(details, submitted_by=first["submitted_by"]),
+        members, job, replace(details, submitted_by=first["submitted_by"], uid=first["uid"]),
         tuple(_row(row) for row in some), at_once, after, launch,
     ))  # fmt: skip
     if lost:

@@ -110,11 +110,12 @@ class Preparation:
         """A job that has neither number nor submit time yet, and its columns."""
         from vctl.spec.text import stored_path
 
-        spec = prepared.spec
+        spec, identity = prepared.spec, self._store.identity
         submission_id = request.submission_id or new_id()
         details = SubmitDetails(
             request.name or None, rows.dumps({**request.labels, **request.metadata}), request.time_limit_s,
             rows.dumps(requested(spec, prepared.entry)), self._caller,
+            None if identity is None else identity.uid,
         )  # fmt: skip
         launch = Launch(
             _shown(request.argv), rows.dumps(list(request.argv)), self._environment(request, around),
@@ -135,7 +136,7 @@ class Preparation:
             begin_at_ns=begin_at or None,
             shares_parent=prepared.shares_parent,
             per_node=request.per_node,
-            user=nodes.author(),
+            user=nodes.author(self._store),
             time_limit_ns=rows.in_ns(request.time_limit_s),
             rules=rows.dumps(_rules(self._store, request)),
             grace_s=DEFAULT_GRACE_S if request.grace_s is None else request.grace_s,

@@ -269,7 +269,7 @@ class _Work:
         self.changes = diff.changes
         self.go_on = go_on
         self.ledger = feasible.whole_tree(store)
-        self.author = ops.nodes.author()
+        self.author = ops.nodes.author(store)
 
     def carry_out(self) -> None:
         """First delete and shrink clusters from the leaves up, then grow and create clusters from the root down."""

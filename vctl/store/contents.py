@@ -24,18 +24,18 @@ COLUMNS = ("argv", "env", "cwd", "options", "entrypoint", "shape", "spec", "entr
 """The columns of all three tables that are texts."""
 
 
-_OF = "SELECT c.argv, c.cwd, c.options, c.environment_id FROM commands c JOIN"
+_OF = "SELECT c.argv, c.cwd, c.options, c.environment_id, j.uid FROM commands c JOIN"
 
 
 def of_job(store: Store, job_id: int) -> Row | None:
-    """The command of a job, and the number of its environment."""
-    return store.row(f"{_OF} jobs USING (command_id) WHERE job_id = ?", job_id)
+    """The command of a job, the number of its environment, and the uid of its user."""
+    return store.row(f"{_OF} jobs j USING (command_id) WHERE job_id = ?", job_id)
 
 
 def of_task(store: Store, task_id: str) -> Row | None:
-    """The command of a task, the number of its environment, and the options of its job."""
+    """Like ``of_job``, for a task: it runs as the user of its job. Also the options of the job."""
     return store.row(
-        "SELECT c.argv, c.cwd, c.options, c.environment_id, o.options AS of_job FROM tasks t"
+        "SELECT c.argv, c.cwd, c.options, c.environment_id, j.uid, o.options AS of_job FROM tasks t"
         " JOIN commands c ON c.command_id = t.command_id LEFT JOIN jobs j ON j.job_id = t.job_id"
         " LEFT JOIN commands o ON o.command_id = j.command_id WHERE t.task_id = ?",
         task_id,

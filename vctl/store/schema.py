@@ -279,7 +279,12 @@ CREATE VIEW v_events AS SELECT seq, at, kind, object, object_id, cluster_id, job
 CREATE VIEW v_objects AS SELECT job_id, name, node_id, cluster_id, size, task_id, created_at FROM objects;
 """
 
-LATER: list[tuple[str, str]] = []
+LATER: list[tuple[str, str]] = [
+    (
+        "0020_job_uid",
+        "ALTER TABLE jobs ADD COLUMN uid INTEGER;",
+    ),  # of the user of a shared service, else NULL
+]
 """Name and script of each migration, in order: the next one, ``0020_…``, is appended here, and ``SCHEMA`` stays."""
 
 VERSION = FIRST + len(LATER)

@@ -37,6 +37,8 @@ class SubmitDetails:
     time_limit_s: float | None
     resources: str
     submitted_by: int | None
+    uid: int | None = None
+    """The user of a shared service who submitted it, and as whom it runs; None in personal mode."""
 
 
 @change

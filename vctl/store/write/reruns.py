@@ -13,7 +13,7 @@ from vctl.store.write import contents
 from vctl.store.write.submits import COMMON, WAIT, common_of
 from vctl.store.write.table import insert, writes
 
-_AGAIN = tuple(name for name in COMMON if name != "user")
+_AGAIN = tuple(name for name in COMMON if name not in ("user", "uid"))
 """The columns that a rerun writes; whose job it is does not change."""
 _FORGOTTEN = (
     "state_reason", "message", "exit_code", "started_at", "ended_at", "outcome", "stop_requested_at", "stop_reason",

@@ -34,6 +34,7 @@ COMMON = (
     "resources",
     "submitted_by",
     "notifies",
+    "uid",
 )
 _JOB = f"jobs ({', '.join((*_OWN, *COMMON))})"
 WAIT = "dependencies (job_id, condition, awaited)"
@@ -49,6 +50,7 @@ def common_of(
         job.parent_id, job.shares_parent, jb.PENDING, job.priority, command_id, job.user, job.held, job.begin_at_ns,
         job.waits_for, job.per_node, job.submitted_at_ns, details.name, details.metadata, details.time_limit_s,
         job.grace_s, details.resources, details.submitted_by, notifies(launch.options),
+        details.uid,
     )  # fmt: skip
 
 
