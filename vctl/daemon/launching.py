@@ -37,7 +37,8 @@ class LaunchCommand:
     """The command of a job or a task; ``count``: members of its array, ``ray``: kind of its private Ray, or empty.
 
     ``beside``: the run whose resources it sees instead of its own. ``private``: what its job wants for itself.
-    ``relay``: the words before it, if it runs behind the relay. ``uid``: the user as whom it runs; None in personal mode.
+    ``relay``: the words before it, if it runs behind the relay. ``uid``: the user as whom it runs; None in
+    personal mode.
     """
 
     argv: tuple[str, ...]
