@@ -84,7 +84,8 @@ def test_it_ends_as_its_command_ends(here: Place) -> None:
 
 def test_its_files_are_removed_with_it(here: Place) -> None:
     before = stores()
-    fill = "mkdir -p /tmp/a/b /var/tmp/c; echo x >/tmp/a/b/x; chmod 0 /tmp/a; mkfifo /tmp/pipe; ln -s / /tmp/root; sleep 300"
+    odd = "echo x >/tmp/a/b/x; chmod 0 /tmp/a; mkfifo /tmp/pipe; ln -s / /tmp/root"
+    fill = f"mkdir -p /tmp/a/b /var/tmp/c; {odd}; sleep 300"
     here.submit("--submission-id", "j", "--private", "tmp,pids", "--", "sh", "-c", fill)
     eventually(lambda: len(stores() - before) == 2, "its directories")
     made = stores() - before
@@ -100,7 +101,10 @@ def test_a_command_that_cannot_be_started_fails_as_without(here: Place) -> None:
         assert "LaunchFailed: cannot run no-such-command" in ran.err
 
 
-WAITS = 'trap "echo USR1" USR1; trap "echo INT" INT; trap "echo TERM; exit 3" TERM; echo up; while :; do sleep 0.05; done'
+WAITS = (
+    'trap "echo USR1" USR1; trap "echo INT" INT; trap "echo TERM; exit 3" TERM; echo up;'
+    " while :; do sleep 0.05; done"
+)
 
 
 def log(place: Place, ref: str) -> list[str]:
@@ -276,3 +280,7 @@ def test_a_user_has_it_without_root(tmp_path: Path) -> None:
         shutil.rmtree(folder)
         for place in namespaces.PLACES:
             shutil.rmtree(f"{place}/vctl-tmp-of-a-test", ignore_errors=True)
+
+
+def test_doctor_says_what_is_in_force(place: Place) -> None:
+    assert "jobs can have for themselves (--private): tmp, pids" in place.read("doctor")["notes"]

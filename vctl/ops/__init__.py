@@ -24,6 +24,7 @@ if TYPE_CHECKING:
         nodes,
         objects,
         overview,
+        privacy,
         replay,
         reruns,
         rights,
