@@ -27,7 +27,10 @@ def test_a_tree_is_read_parents_first():
                     "children": [{"id": "a1", "spec": {"flexible_resource_min": {}}}],
                 },
                 {
-                    "id": "b", "parent": "primary", "borrow_limit": {"CPU": 0}, "lending_limit": {"CPU": 1.5},
+                    "id": "b",
+                    "parent": "primary",
+                    "borrow_limit": {"CPU": 0},
+                    "lending_limit": {"CPU": 1.5},
                     "private": ["pids", "tmp"],
                 },
             ]
