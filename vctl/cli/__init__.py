@@ -12,6 +12,7 @@ if TYPE_CHECKING:
         columns,
         completion,
         declare,
+        gpus_view,
         help,
         live_view,
         matching,

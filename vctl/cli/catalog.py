@@ -34,6 +34,7 @@ WORDS = {
     "cluster-resources": ("Show the total resources of a virtual cluster.", "views"),
     "available-resources": ("Show the free resources of a virtual cluster.", "views"),
     "nodes": ("List the virtual nodes of a virtual cluster.", "views"),
+    "gpus": ("Show each GPU with who has booked it, and what runs there, booked or not.", "gpus"),
     "current-cluster": ("Show the current virtual cluster.", "views"),
     "current-node": ("Show the virtual node that this command runs on.", "views"),
     "list": ("List objects of one kind.", "objects"),
@@ -79,7 +80,7 @@ TOP_HELP = "Watch running jobs, waiting jobs and free resources; without a termi
 SECTIONS = {
     "Work": ("run", "ps", "logs", "stop", "wait", "shell", "attach", "job", "task"),
     "Look": (
-        "status", "top", "why", "events", "list", "get", "summary", "cluster-resources", "available-resources",
+        "status", "top", "why", "gpus", "events", "list", "get", "summary", "cluster-resources", "available-resources",
         "nodes", "current-cluster", "current-node", "timeline", "simulate",
     ),
     "Clusters": ("vc", "lease", "demand"),
@@ -103,8 +104,9 @@ ELSEWHERE = {
     "release": "job release", "cluster": "vc", "clusters": "vc list", "tree": "vc tree", "leases": "lease list",
     "tasks": "task list", "objects": "list objects", "up": "daemon", "ssh": "shell", "server": "serve",
     "memory": "list objects", "retry": "job rerun", "restart": "job rerun", "requeue": "job rerun",
-    "free": "available-resources", "df": "available-resources", "gpu": "available-resources",
-    "gpus": "available-resources", "priority": "job edit", "nice": "job edit", "renice": "job edit",
+    "free": "available-resources", "df": "available-resources", "gpu": "gpus",
+    "nvidia-smi": "gpus", "nvtop": "gpus", "nvitop": "gpus", "gpustat": "gpus", "devices": "gpus",
+    "priority": "job edit", "nice": "job edit", "renice": "job edit",
     "export": "vc export", "import": "vc apply", "plan": "vc plan", "alloc": "shell", "login": "shell",
     "users": "ps", "who": "ps",
 }  # fmt: skip

@@ -148,6 +148,16 @@ NODES_OF_A_CLUSTER = [
     state("ALIVE", _alive, "Alive", "State"),
     *_use("Resources", "Used"),
 ]
+GPUS = [
+    Column("GPU", lambda line: line["gpu"], middle=True),
+    state("STATE", lambda line: line["state"]),
+    Column("BOOKED", lambda line: line["booked"], right=True),
+    Column("USE", lambda line: line["use"], right=True),
+    Column("MEMORY", lambda line: line["memory"], right=True),
+    Column("USER", lambda line: line["user"], rank=GIVES),
+    matters("HOLDER AND PROCESSES", lambda line: line["what"]),
+]
+"""The rows of ``vctl.cli.gpus_view``."""
 TASKS = [
     key("TASK", "task_id"),
     Column("NAME", "name", rank=GIVES, at=WIDE, raw=True),

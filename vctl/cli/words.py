@@ -33,6 +33,17 @@ def amount(name: str, value: float | None) -> str:
     return format_size(int(value)) if name in SIZES else f"{value:.4f}".rstrip("0").rstrip(".")
 
 
+def rounded(size: int) -> str:
+    """A measured size, short: ``642M``, ``79.6G``."""
+    for unit, letter in ((1 << 40, "T"), (1 << 30, "G"), (1 << 20, "M")):
+        if size >= unit:
+            number = size / unit
+            return (
+                f"{number:.0f}{letter}" if number >= 100 or number == int(number) else f"{number:.1f}{letter}"
+            )
+    return "0" if not size else f"{size >> 10}K"
+
+
 def amounts(resources: Mapping[str, float] | None) -> str:
     """Amounts with their names, those of 0 left out: ``CPU 8, memory 16GiB``."""
     return ", ".join(f"{name} {amount(name, value)}" for name, value in (resources or {}).items() if value)

@@ -49,6 +49,7 @@ class Client(State):
     scheduler = Verb(views.scheduler)
     leases = State.list_leases
     demand = State.list_demand
+    gpus = State.list_gpus
 
     def events(
         self,

@@ -52,6 +52,9 @@ class ClusterFields(TypedDict, total=False):
     lending_limit: Amounts | None
     private: Sequence[str] | None
     queue: Mapping[str, Any] | None
+    submitters: Sequence[str] | None
+    admins: Sequence[str] | None
+    private_queue: bool | None
 
 
 class Started(Verbs, ABC):

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
         ClusterForm,
         DemandForm,
         EventForm,
+        GpuForm,
         JobForm,
         LeaseForm,
         NodeForm,
@@ -86,6 +87,14 @@ class State:
             own = {node["NodeName"] for node in self.nodes()}
             listed = [node for node in listed if node["node_id"] in own]
         return _chosen(listed, filters, limit, "NodeForm")
+
+    def list_gpus(self, *, filters: Filters = (), limit: int | None = None) -> list[GpuForm]:
+        """The devices of the physical nodes on which the cluster has resources, with holders and processes."""
+        listed = views.list_gpus(self.backend)
+        if self.cluster_id != PRIMARY:
+            own = {node["NodeName"] for node in self.nodes()}
+            listed = [gpu for gpu in listed if gpu["node_id"] in own]
+        return _chosen(listed, filters, limit, "GpuForm")
 
     def list_jobs(
         self, *, filters: Filters = (), limit: int | None = None, forecast: bool = True

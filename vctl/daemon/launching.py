@@ -13,7 +13,7 @@ from vctl.core.ledger import Ledger
 from vctl.core.nodes import LOCAL, RAY
 from vctl.core.resources import CPU, EMPTY, GPU, MEMORY, SCALE, Allocation, merged
 from vctl.core.values import value
-from vctl.daemon import gangs, notices, objects, privacy
+from vctl.daemon import gangs, isolation, notices, objects
 from vctl.daemon.following import FollowedState
 from vctl.engine.ahead import RunAhead
 from vctl.ops.forms import amounts
@@ -94,7 +94,7 @@ class Commands:
             tuple(loads(row["argv"])), self._environment(row["environment_id"]),
             os.fsdecode(row["cwd"]), sees_all=bool(options.get("sees_all")), count=count,
             ray=options.get("private_ray", ""), beside=options.get("beside", ""),
-            private=privacy.wish(options if of_job is None else loads(of_job)),
+            private=isolation.wish(options if of_job is None else loads(of_job)),
             relay=relayed(options.get("relay")), uid=row["uid"],
         )  # fmt: skip
 
@@ -146,7 +146,7 @@ def request_of(
         "VCTL_VNODE_ID": run.vnode_id,
         "VCTL_NODE_ID": run.node_id,
         **_granted(sees),
-        "VCTL_HOME": home,
+        **({"VCTL_ADDRESS": store.address} if store.address else {"VCTL_HOME": home}),
         "VCTL_LEASE_FILE": notices.path_of(home, job.submission_id),
         "VCTL_OBJECT_DIR": objects.prepare(store, state, run, attempt, again=again),
     }
@@ -171,7 +171,7 @@ def request_of(
     gpus = [str(index) for index in sorted(sees.instances.get(GPU, {}))]
     argv, cwd = (*before, *command.words), command.cwd
     above = ledger.upward(run.cluster_id if run.cluster_id in ledger.clusters else job.parent_id)
-    if what := privacy.given(above, command.private):
+    if what := isolation.given(above, command.private):
         argv, cwd = _apart(store, state, run, command, before, what, source=source, attempt=attempt)
     return LaunchRequest(
         run_id=run.run_id,
@@ -205,7 +205,7 @@ def _apart(
 ) -> tuple[tuple[str, ...], str]:  # fmt: skip
     """The words and the directory of a run that has ``what`` for itself. ``before``: the words that start its Ray."""
     mode, words, cwd = command.relay[4:5], (*before, *command.words), command.cwd
-    is_public = privacy.is_public(cwd)
+    is_public = isolation.is_public(cwd)
     if mode == ("hold",) or not ((is_public and run.task_id is not None) or _can_start(command)):
         return words, cwd  # nothing is started, or its start fails as any other
     beside = None
@@ -213,7 +213,7 @@ def _apart(
         runs = (state.runs[run_id] for run_id in state.runs_of_job.get(run.job_id, ()))
         mains = (one for one in runs if one.task_id is None and command.beside in ("", one.run_id))
         beside = next((one.pid for one in mains), None)
-    apart = privacy.words(
+    apart = isolation.words(
         what, str(store.home), run.job_id, attempt, cwd, source=source, beside=beside
     )  # fmt: skip
     if mode == ("label",):  # outside, where the supervisor gives it the time to write what is left

@@ -42,11 +42,12 @@ def author(store: Store) -> str:
 
 def own_name() -> str:
     """Name of the user who runs this process."""
-    return _name_of(os.getuid())
+    return user_name(os.getuid())
 
 
 @cache
-def _name_of(uid: int) -> str:
+def user_name(uid: int) -> str:
+    """The name of a user; the number of one without a name."""
     try:
         return pwd.getpwuid(uid).pw_name
     except KeyError:

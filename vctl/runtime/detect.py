@@ -8,6 +8,7 @@ from pathlib import Path
 from vctl.core.resources import SCALE
 from vctl.core.values import value
 from vctl.runtime import nvml, processes
+from vctl.runtime.measured import DeviceLibrary
 
 Read = Callable[[str], str | None]
 
@@ -43,7 +44,7 @@ def detect(
     environ: Mapping[str, str] = os.environ,
     *,
     read: Read = read_text,
-    open_nvml: Callable[[], nvml.Nvml | None] = nvml.load,
+    open_nvml: Callable[[], DeviceLibrary | None] = nvml.load,
 ) -> Machine:
     """Detect the machine. Problems with GPUs become `notes`."""
     cpu_ids = tuple(sorted(os.sched_getaffinity(0)))

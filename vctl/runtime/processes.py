@@ -18,8 +18,11 @@ else:
 TAG = 10
 """RLIMIT_LOCKS: a limit that no kernel since 2.4.25 enforces, and that every process inherits."""
 _TAG_NAME = b"Max file locks"
+RUN_MARK, HOME_MARK = "VCTL_RUN_ID", "VCTL_HOME"
+"""Every process of a run has these variables; they identify what a killed supervisor left."""
 _READ = os.O_RDONLY | os.O_CLOEXEC
-_TICK_NS = 1_000_000_000 // os.sysconf("SC_CLK_TCK")
+TICK_NS = 1_000_000_000 // os.sysconf("SC_CLK_TCK")
+"""The unit of start times in /proc, in ns."""
 # Position in /proc/<pid>/stat after the command name, which may itself hold blanks and brackets.
 _STATE, _PARENT, _GROUP, _SESSION, _START = 0, 1, 2, 3, 19
 
@@ -55,7 +58,7 @@ def ticks_now() -> int:
 
     A process that starts between two calls with equal results has this start time.
     """
-    return time.clock_gettime_ns(time.CLOCK_BOOTTIME) // _TICK_NS
+    return time.clock_gettime_ns(time.CLOCK_BOOTTIME) // TICK_NS
 
 
 def start_time(pid: int) -> int | None:

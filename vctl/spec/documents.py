@@ -167,7 +167,15 @@ class ClusterContents(TypedDict):
     jobs: list[str]
 
 
-class ClusterSettings(TypedDict):
+class ClusterAccess(TypedDict):
+    """What a virtual cluster says itself about rights in a shared service; the clusters above it count, too."""
+
+    submitters: list[str]
+    admins: list[str]
+    private_queue: bool | None
+
+
+class ClusterSettings(ClusterAccess):
     """The settings of a virtual cluster, and the message of the user who stopped it."""
 
     message: str | None
@@ -250,6 +258,58 @@ class NodeForm(TypedDict):
     last_heartbeat: str | None
     heartbeat_timeout_s: float | None
     created_at: str
+
+
+class GpuHolder(TypedDict):
+    """Who has booked a device, or a share of it: a job, or a logical cluster whose jobs do not use it now."""
+
+    cluster_id: str
+    job_id: int | None
+    submission_id: str | None
+    user: str | None
+    share: float
+    since: str | None
+
+
+class GpuProcess(TypedDict):
+    """A process on a device. ``kind``: job; left (of a run that is over); foreign (nobody booked it); ignored.
+
+    ``memory``: its bytes there, null where the driver does not say. ``command``: null where it may not be shown.
+    """
+
+    pid: int
+    kind: str
+    job_id: int | None
+    user: str | None
+    memory: int | None
+    started_at: str | None
+    command: str | None
+
+
+class GpuForm(TypedDict):
+    """A device: who has booked it, and what is measured there. ``booked``: the share in use by jobs, of 1.
+
+    ``state``: FREE, BOOKED, FOREIGN (processes that nobody booked), AVOIDED (for these it takes no new job) or FENCED
+    (processes that a run left behind). ``measured``: nvml, recorded (figures of a file) or null, without figures.
+    """
+
+    gpu_id: str
+    node_id: str
+    index: int
+    uuid: str | None
+    model: str | None
+    state: str
+    booked: float
+    cluster_id: str | None
+    holders: list[GpuHolder]
+    utilization: int | None
+    memory_used: int | None
+    memory_total: int | None
+    divided: bool
+    processes: list[GpuProcess]
+    message: str | None
+    commands: list[str]
+    measured: str | None
 
 
 class NodeOfCluster(TypedDict):
