@@ -54,7 +54,7 @@ _INFO_BYTES, _SENDER = 128, 12  # of a signalfd_siginfo: its size, and where the
 _libc = ctypes.CDLL(None, use_errno=True)
 
 
-class Refused(Exception):
+class NotPossible(Exception):
     """The kernel, or what is in /tmp, does not let us."""
 
 
@@ -77,7 +77,7 @@ def main(words: list[str]) -> None:
         os.environ[IN_FORCE] = ",".join(wanted)
         if PIDS in wanted:
             run(cwd, command, has_init=joins)
-    except Refused as error:
+    except NotPossible as error:
         fail(f"the job cannot have {what.replace('?', '')} for itself: {error}; see `vctl doctor`", 126)
     become(cwd, command)
 
@@ -102,12 +102,12 @@ def _call(function: str, *arguments: object) -> None:
 
 
 def mount(source: str, target: str, kind: str | None, flags: int) -> None:
-    """Mount. Raises Refused."""
+    """Mount. Raises NotPossible."""
     try:
         _call("mount", source.encode(errors="surrogateescape"), target.encode(errors="surrogateescape"),
               kind.encode() if kind else None, ctypes.c_ulong(flags), None)  # fmt: skip
     except OSError as error:
-        raise Refused(f"mount {target}: {error.strerror}") from None
+        raise NotPossible(f"mount {target}: {error.strerror}") from None
 
 
 def unshare(*, pids: bool) -> None:
@@ -127,7 +127,7 @@ def unshare(*, pids: bool) -> None:
                 with open(f"/proc/self/{name}", "w", encoding="ascii") as file:
                     file.write(text)
     except OSError as error:
-        raise Refused(f"unshare: {error.strerror}") from None
+        raise NotPossible(f"unshare: {error.strerror}") from None
     mount(
         "none", "/", None, _MS_REC | _MS_SLAVE
     )  # what is mounted outside later is seen here, not vice versa
@@ -147,7 +147,7 @@ def enter(main_pid: int) -> list[str]:
             _call("setns", handle, flags)
         os.close(handle)
     except OSError as error:
-        raise Refused(f"join the namespaces of process {main_pid}: {error.strerror}") from None
+        raise NotPossible(f"join the namespaces of process {main_pid}: {error.strerror}") from None
     return [word for word in has if word]
 
 
@@ -201,7 +201,7 @@ def cover(store: str, cwd: str, command: list[str]) -> None:
             if not is_folder:
                 os.close(os.open(path, os.O_CREAT | os.O_CLOEXEC, 0o600))
         except OSError as error:
-            raise Refused(f"make {path}: {error.strerror}") from None
+            raise NotPossible(f"make {path}: {error.strerror}") from None
         mount(f"/proc/self/fd/{source}", path, None, _MS_BIND | _MS_REC)
         os.close(source)
     if (folder := os.environ.get("TMPDIR", "")) and below(places, folder):
@@ -220,9 +220,9 @@ def prepare(folder: str) -> str:
                 pass
             seen = os.lstat(path)
             if seen.st_uid != os.geteuid() or seen.st_mode & 0o170000 != 0o040000:
-                raise Refused(f"{path} is of another user, or no directory")
+                raise NotPossible(f"{path} is of another user, or no directory")
     except OSError as error:
-        raise Refused(f"make {folder}: {error.strerror}") from None
+        raise NotPossible(f"make {folder}: {error.strerror}") from None
     return inner
 
 
@@ -278,7 +278,7 @@ def run(cwd: str, command: list[str], *, has_init: bool) -> None:
     if (said := os.read(reading, 1)) != b"\n":
         os.waitpid(child, 0)
         said += os.read(reading, 4096)
-        raise Refused(said.decode(errors="replace") or "the init of the namespace was killed")
+        raise NotPossible(said.decode(errors="replace") or "the init of the namespace was killed")
     status = follow(child, asker, proc, signals, -1 if has_init else reading)
     end_as(status)
 
@@ -297,7 +297,7 @@ def be_init(cwd: str, command: list[str], mask: "set[int | signal.Signals]", wri
     """
     try:
         mount("proc", "/proc", "proc", _MS_NOSUID | _MS_NODEV | _MS_NOEXEC)
-    except Refused as error:
+    except NotPossible as error:
         os.write(writing, str(error).encode())
         os._exit(1)
     child = os.fork()
@@ -378,7 +378,7 @@ def _descriptor_of_all() -> int:
     """A signalfd of all signals."""
     descriptor: int = _libc.signalfd(-1, b"\xff" * 128, os.O_NONBLOCK | os.O_CLOEXEC)
     if descriptor < 0:
-        raise Refused(f"signalfd: {os.strerror(ctypes.get_errno())}")
+        raise NotPossible(f"signalfd: {os.strerror(ctypes.get_errno())}")
     return descriptor
 
 
