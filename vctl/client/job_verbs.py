@@ -50,6 +50,7 @@ class ClusterFields(TypedDict, total=False):
     spec: Written | Mapping[str, Any] | None
     borrow_limit: Amounts | None
     lending_limit: Amounts | None
+    private: Sequence[str] | None
     queue: Mapping[str, Any] | None
     submitters: Sequence[str] | None
     admins: Sequence[str] | None

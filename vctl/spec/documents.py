@@ -181,6 +181,7 @@ class ClusterSettings(ClusterAccess):
     message: str | None
     borrow_limit: Amounts | None
     lending_limit: Amounts
+    private: list[str]
     queue: Mapping[str, Any]
 
 
