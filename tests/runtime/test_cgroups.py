@@ -15,13 +15,13 @@ import pytest
 from tests.runtime.conftest import Ground, eventually, is_gone
 from tests.specification import spec
 from vctl.runtime import cgroup_trees, cgroups, processes
-from vctl.runtime.protocol import RunState
+from vctl.runtime.protocol import Confinement, RunState
 
 pytestmark = spec("16.local", "19.limits")
 
 MIB = 1 << 20
 LIMIT = 64 * MIB
-MEMORY_ONLY: cgroups.Confinement = (0, 0, ())
+MEMORY_ONLY: Confinement = (0, 0, ())
 FILL = "import sys, time; kept = b'x' * (int(sys.argv[1]) << 20); print('full', flush=True); time.sleep(60)"
 BELOW = f"""
 import subprocess, sys
@@ -206,7 +206,7 @@ def test_a_process_that_hides_belongs_to_its_run_and_to_no_other(confined: Groun
 
 def test_a_run_whose_supervisor_was_killed_is_cleared_by_its_group(confined: Ground) -> None:
     mark = confined.home / "a"
-    confined.python("a", HIDDEN, str(mark), "1000", confinement=(0, 100, ((b"x", (0, 0, 0)),)))
+    confined.python("a", HIDDEN, str(mark), "1000", confinement=(0, 100, (("x", (0, 0, 0)),)))
     hidden, start = written_pid(mark), confined.running("a")
     os.kill(start.supervisor, signal.SIGKILL)
     confined.reach("a", RunState.LOST)
@@ -246,7 +246,7 @@ def test_what_an_earlier_run_of_the_name_left_is_cleared_first(confined: Ground)
 @spec("19.limits")
 def test_a_cluster_is_a_limit_for_all_of_its_runs_together(confined: Ground) -> None:
     """A run that asked for no memory takes that of its cluster and nobody else's, and the message says whose."""
-    research = (0, 0, ((b"research", (100 * MIB, 0, 0)),))
+    research = (0, 0, (("research", (100 * MIB, 0, 0)),))
     confined.python("n", FILL, "40", memory_bytes=LIMIT)
     confined.python("first", FILL, "20", confinement=research)
     eventually(lambda: log(confined, "first") == b"full\n")
@@ -260,7 +260,7 @@ def test_a_cluster_is_a_limit_for_all_of_its_runs_together(confined: Ground) -> 
 
 
 def test_the_processes_of_a_cluster_are_bounded_together(confined: Ground) -> None:
-    clusters = ((b"research", (0, 30, 0)),)
+    clusters = (("research", (0, 30, 0)),)
     confined.python("a", BOMB, confinement=(20, 0, clusters))
     eventually(lambda: log(confined, "a"))
     confined.python("b", BOMB, confinement=(20, 0, clusters))
@@ -270,7 +270,7 @@ def test_the_processes_of_a_cluster_are_bounded_together(confined: Ground) -> No
 
 
 def test_the_share_of_the_cpu_time_follows_the_cpus(confined: Ground) -> None:
-    confined.launch("a", "sleep", "1000", confinement=(0, 250, ((b"x", (0, 0, 400)),)))
+    confined.launch("a", "sleep", "1000", confinement=(0, 250, (("x", (0, 0, 400)),)))
     confined.running("a")
     (group,) = [group for group in groups_of(confined, "a") if cgroups.CPU in group.folders]
     folder = Path(os.fsdecode(group.folders[cgroups.CPU]))
@@ -310,7 +310,7 @@ print(open("/proc/self/cgroup").read(), flush=True)
 
 
 def test_the_supervisor_is_in_no_group_afterwards(confined: Ground) -> None:
-    confined.launch("a", "sleep", "1000", confinement=(10, 100, ((b"x", (LIMIT, 5, 5)),)))
+    confined.launch("a", "sleep", "1000", confinement=(10, 100, (("x", (LIMIT, 5, 5)),)))
     start = confined.running("a")
     assert b"vctl." not in Path(f"/proc/{start.supervisor}/cgroup").read_bytes()
     assert all(processes.process(pid) for group in groups_of(confined, "a") for pid in group.processes())

@@ -8,18 +8,14 @@ its logical clusters: what runs without a limit of its own cannot use more memor
 
 from __future__ import annotations
 
-import os
 from functools import reduce
-from typing import TYPE_CHECKING
 
 from vctl.core.clusters import LOGICAL
 from vctl.core.jobs import Run
 from vctl.core.ledger import Ledger
 from vctl.core.nodes import LOCAL, RAY
 from vctl.core.resources import CPU, EMPTY, MEMORY, SCALE, Allocation, merged
-
-if TYPE_CHECKING:
-    from vctl.runtime.cgroups import Cluster, Confinement, Limits
+from vctl.runtime.protocol import Confinement, Limits
 
 AUTO, ALL, OFF = "auto", "all", "off"
 """Values of the setting ``cgroups``."""
@@ -49,7 +45,7 @@ def confinement_of(
     if uid is None and cgroups != ALL:
         return NOTHING if sees.amounts.get(MEMORY, 0) >= SCALE else None
     within = run.cluster_id if run.cluster_id in ledger.clusters else parent_id
-    clusters: list[Cluster] = []
+    clusters: list[tuple[str, Limits]] = []
     for cluster in reversed(ledger.upward(within)):
         if cluster.kind == LOGICAL:
             vnodes = (vnode for vnode in ledger.slots(cluster.cluster_id) if vnode.node_id == run.node_id)
@@ -66,8 +62,8 @@ def _limits(held: Allocation) -> Limits:
     return held.amounts.get(MEMORY, 0) // SCALE, processes, max(LEAST_WEIGHT, 100 * cpus // SCALE)
 
 
-def _name(cluster_id: str) -> bytes:
+def _name(cluster_id: str) -> str:
     """A cluster's id as the name of a directory."""
     for sign in "%/\n":
         cluster_id = cluster_id.replace(sign, f"%{ord(sign):02X}")
-    return os.fsencode(cluster_id)
+    return cluster_id

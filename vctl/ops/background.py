@@ -32,7 +32,7 @@ OLDER = "older"
 SCHEDULERS = (locks.FOREGROUND, locks.BACKGROUND, OLDER)
 STOP_S, KILL_S = 10.0, 5.0
 """Seconds until a scheduler that does not end is killed, and seconds to wait after that. Nothing is lost by a kill."""
-_SETTINGS = (
+SETTINGS = (
     "local_node", "unit_resources", "maintenance_interval", "lease_idle_timeout", "lease_cooldown", "lease_duration",
     "reclaim_grace", "ray", "provider", "provider_timeout", "log_max_bytes", "idle_exit", "autostart", "kill_grace",
     "supervisor_per_job", "cgroups",
@@ -61,7 +61,7 @@ class Background:
     def __init__(self, config: Config) -> None:
         self.config = config
         self.home = config.home().absolute()
-        self.autostart = bool(config.get("autostart"))
+        self.autostart = bool(config.get("autostart")) and not _would_end_with_job(self.home)
         self.problem = ""
         """The reason why a start failed; empty without a failure."""
         self.insisted = False
@@ -124,7 +124,7 @@ class Background:
 
     def settings(self) -> dict[str, str]:
         """The settings for a scheduler that this process starts, as variables."""
-        return self.config.handed_on(_SETTINGS)
+        return self.config.handed_on(SETTINGS)
 
     def _on_ray(self) -> dict[str, str]:
         """What a scheduler on a Ray cluster needs; its address is that of the last one, if none is set."""
@@ -179,8 +179,33 @@ class Background:
         )
 
 
+class KeptScheduler(Background):
+    """A scheduler that a keeper starts, and starts again: nobody else does, and who needs it waits for it."""
+
+    def needed(self, store: Store) -> None:
+        """Start nothing."""
+
+    def require(self) -> None:
+        """Let the caller wait."""
+
+    def see_to_it(self) -> bool:
+        """Whether a scheduler works."""
+        return locks.scheduler_is_running(self.home)
+
+
+def _would_end_with_job(home: Path) -> bool:
+    """Whether this is a job of this state directory with a PID namespace of its own, in which all ends with it."""
+    is_own = os.environ.get("VCTL_OBJECT_DIR", "").startswith(f"{home}/")
+    return is_own and "pids" in os.environ.get("VCTL_PRIVATE", "")
+
+
 def none_at_work() -> Unreachable:
     """The error where no scheduler runs and none may be started."""
+    if "pids" in os.environ.get("VCTL_PRIVATE", ""):
+        return Unreachable(
+            "no scheduler is running, and one that this job starts would end with it (--private pids)",
+            fix="start one with `vctl daemon` outside of the job",
+        )
     return Unreachable(
         "no scheduler is running, and `autostart` is off",
         fix="start one with `vctl daemon`, or set autostart to true",

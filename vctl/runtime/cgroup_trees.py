@@ -205,6 +205,14 @@ def left_by(name: bytes, found: "Iterable[Groups]") -> "list[RunGroup]":
     return left
 
 
+def clear(name: bytes, found: "list[Groups]") -> list[int]:
+    """Kill what is left in the groups of a run, and remove them; the pids that are still there."""
+    left = [pid for group in left_by(name, found) for pid in group.clear()]
+    for groups in found:
+        groups.sweep()
+    return left
+
+
 def step_out(home: bytes, files: Files = FILES) -> None:
     """Leave the group of a run: a scheduler that a command in it started serves other runs, too."""
     mark = b"/" + name_of(home)

@@ -7,20 +7,18 @@ Nothing here starts a process or reads a file.
 import os
 from collections.abc import Mapping, Sequence
 from enum import StrEnum
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any, Protocol
 
 from vctl.core.resources import Amounts
 from vctl.core.values import Exit, value
 from vctl.errors import Unreachable
+from vctl.privileged.run_request import MAX_RUN_ID_BYTES
 from vctl.runtime.environment import NOTHING_SHARED, SharedVariables
 
-if TYPE_CHECKING:
-    from vctl.runtime.cgroups import Confinement
-
-MAX_RUN_ID_BYTES = 200
-"""A file name has at most 255 bytes, and a suffix is added to the id."""
-
-
+Limits = tuple[int, int, int]
+"""Bytes of memory, processes, and hundredths of a CPU that the share of the CPU time is worth; 0: not limited."""
+Confinement = tuple[int, int, tuple[tuple[str, Limits], ...]]
+"""Processes and share of the CPU time of a run; the clusters that it is in, from the outermost on, and their limits."""
 NodeDemand = tuple[Amounts, Mapping[str, str]]
 """The least resources of a wanted node, and its labels."""
 
@@ -53,7 +51,7 @@ class LaunchRequest:
     `memory_bytes` (0: any) is killed; with a `confinement` the kernel enforces that, and more, where it can.
     The rest is for a runtime on several machines that others use, too: `node_id`, `reservation`, `ray`, the
     part of the run in a Ray of its job (vctl/ray/private/private_ray.py), and `shown`, the virtual nodes of
-    that Ray.
+    that Ray. `uid` is the user whose process it is, None in personal mode.
     """
 
     run_id: str
@@ -66,7 +64,8 @@ class LaunchRequest:
     grace_s: float = 3.0
     log_max_bytes: int = 0
     memory_bytes: int = 0
-    confinement: "Confinement | None" = None
+    confinement: Confinement | None = None
+    uid: int | None = None
     node_id: str = ""
     reservation: ReservedParts | None = None
     ray: str = ""
