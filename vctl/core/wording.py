@@ -74,6 +74,11 @@ def _date(days: int) -> tuple[int, int, int]:
     return year, month + 3 if month < 10 else month - 9, day - (153 * month + 2) // 5 + 1
 
 
+def opens_at(cluster_id: str, begin_ns: int) -> str:
+    """Why the jobs of a booked cluster wait."""
+    return f"{cluster_text(cluster_id)} is booked from {timestamp(begin_ns)} on"
+
+
 def cluster_text(cluster_id: str) -> str:
     """A cluster id as people write it: the primary by its alias, also in front of ``##``."""
     return cluster_id.replace("kPrimaryClusterID", "primary")
