@@ -11,6 +11,7 @@ from collections.abc import Iterator, Sequence
 from vctl.core.values import replace
 from vctl.engine.changes import Change
 from vctl.engine.rules import (
+    devices,
     ends,
     gates,
     leases,
@@ -35,6 +36,7 @@ def rules(
     sweep = any(isinstance(stimulus, Sweep) for stimulus in stimuli)
     if stimuli:
         yield from nodes.silent(state, stimuli, now.wall)
+        yield from devices.fenced(state, stimuli, now.wall)
     if state.dead_nodes and state.changed.nodes:  # before the ends of processes, which then have this reason
         yield from nodes.failed(state)
     if stimuli:

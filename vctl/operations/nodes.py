@@ -117,6 +117,20 @@ def kill(context: Context, node_id: Node, *, reason: Reason = None) -> "NodeForm
     return ops.nodes.kill(context.store, node_id, reason=reason)
 
 
+@operation("node ignore", "POST /nodes/{node}/ignore", service="node {node_id}")
+def ignore(
+    context: Context,
+    node_id: Node,
+    pid: Annotated[
+        int, Arg("PID", minimum=2, maximum=2**31 - 1, help="The process, as `vctl gpus` shows it.")
+    ],
+    *,
+    off: Annotated[bool, Opt("--off", help="Let it count again.")] = False,
+) -> "NodeForm":
+    """Let a process that nobody booked GPUs for no longer keep jobs from them, as long as it lives."""
+    return ops.gpus.ignore(context.store, node_id, pid, off=off)
+
+
 @operation("node heartbeat", "POST /nodes/{node}/heartbeat", service="node {node_id}")
 def heartbeat(context: Context, node_id: Node, *, timeout_s: Timeout = None) -> "NodeForm":
     """Send a heartbeat for a node."""

@@ -284,6 +284,10 @@ LATER: list[tuple[str, str]] = [
         "0020_job_uid",
         "ALTER TABLE jobs ADD COLUMN uid INTEGER;",
     ),  # of the user of a shared service, else NULL
+    (
+        "0021_node_fences",
+        "ALTER TABLE nodes ADD COLUMN fences TEXT NOT NULL DEFAULT '[]';",
+    ),  # unit resource -> instance -> why no new work gets it
 ]
 """Name and script of each migration, in order: the next one, ``0020_…``, is appended here, and ``SCHEMA`` stays."""
 

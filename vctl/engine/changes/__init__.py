@@ -42,6 +42,7 @@ from vctl.engine.changes.jobs import (
     StopAsked,
 )
 from vctl.engine.changes.nodes import (
+    DeviceFenced,
     MachinesAsked,
     MachinesDone,
     MachinesFailed,
@@ -96,7 +97,7 @@ from vctl.engine.changes.tasks import (
 )
 
 OF_CAPACITY = (
-    NodeAdded, NodeMoved, NodeChanged, NodeRemoved,
+    NodeAdded, NodeMoved, NodeChanged, DeviceFenced, NodeRemoved,
     ClusterAdded, ClusterChanged, ClusterMoved, ClusterRemoved, NodeReplaced,
 )  # fmt: skip
 """The changes after which it is judged anew what could ever run."""
