@@ -25,7 +25,7 @@ from vctl.store import observed, rows
 from vctl.store.devices import REPORTED
 from vctl.store.store import Store
 
-EVERY_S, FENCED_S, STALE_S = 5.0, 1.0, 0.5
+EVERY_S, FENCED_S, STALE_S = 5.0, 1.0, 0.25
 """The time between two looks, while a device is fenced, and before a start where foreign processes are avoided."""
 AVOID = "avoid"
 AT_ONCE_S = 0.25
