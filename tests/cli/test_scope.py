@@ -132,6 +132,7 @@ CHANGES = {
     "node update": 'node update 4c8g-00 --resources {"CPU":1}',
     "node remove": "node remove 4c8g-00",
     "node heartbeat": "node heartbeat 4c8g-00",
+    "node ignore": "node ignore 4c8g-00 4242",
     "prune": "prune --older-than 1d",
     "replay": "replay",
     "repair": "doctor --repair",

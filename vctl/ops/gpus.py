@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from vctl.core import wording
 from vctl.core.nodes import LEFT as ABANDONED
-from vctl.core.nodes import LOCAL, Fence
+from vctl.core.nodes import LOCAL, RAY, Fence
 from vctl.core.resources import GPU, SCALE
 from vctl.errors import Conflict, NotFound
 from vctl.ops import forms
@@ -79,7 +79,7 @@ def ignore(store: Store, node_id: str, pid: int, *, off: bool = False) -> NodeFo
     with store.transaction():
         row = nodes.get(store, get_node(store, node_id)["node_id"])
         assert row is not None
-        if row["source"] != LOCAL or row["boot_id"] != processes.boot_id():
+        if row["source"] == RAY or row["boot_id"] not in (None, processes.boot_id()):
             raise Conflict(
                 f"node {row['node_id']} is not this machine",
                 fix="run the command on the machine of the process",
