@@ -40,7 +40,7 @@ class ForeignPolicy:
     least_bytes: int = 256 << 20
 
 
-class Figures:
+class DeviceReader:
     """The figures of the devices, read in a thread."""
 
     def __init__(self, wake: Callable[[], None], load: Callable[[], DeviceLibrary | None]) -> None:
@@ -94,7 +94,7 @@ class DeviceObserver:
         self, store: Store, policy: ForeignPolicy, load: Callable[[], DeviceLibrary | None] = nvml.load
     ) -> None:
         self.store, self.policy = store, policy
-        self.figures = Figures(store.wake, load)
+        self.figures = DeviceReader(store.wake, load)
         self._boot = processes.boot_id()
         self._at = self._seen_at = 0
         self._node_id: str | None = None

@@ -127,7 +127,10 @@ def ignore(
     *,
     off: Annotated[bool, Opt("--off", help="Let it count again.")] = False,
 ) -> "NodeForm":
-    """Let a process that nobody booked GPUs for no longer keep jobs from them, as long as it lives."""
+    """Let a process that nobody booked GPUs for keep no jobs from them.
+
+    It holds as long as the process lives; `vctl gpus` shows such processes.
+    """
     return ops.gpus.ignore(context.store, node_id, pid, off=off)
 
 
