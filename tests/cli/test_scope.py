@@ -134,6 +134,8 @@ CHANGES = {
     "node heartbeat": "node heartbeat 4c8g-00",
     "node ignore": "node ignore 4c8g-00 4242",
     "prune": "prune --older-than 1d",
+    "limit set": "limit set --user root --cpus 2",
+    "limit clear": "limit clear --all",
     "replay": "replay",
     "repair": "doctor --repair",
     "the scheduler": "daemon --stop",
