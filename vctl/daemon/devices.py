@@ -114,17 +114,23 @@ class DeviceObserver:
     def observe(
         self, state: FollowedState, stimuli: Iterable[Stimulus], now: Now, *, has_work: bool
     ) -> list[Stimulus]:
-        """What keeps devices from new work, if it is time to look. ``has_work``: jobs wait, which may start now."""
-        if self._at <= now.uptime or (self._node_id is None and state.changed.nodes):
-            self._node_id = self._here(state)
-        elif self._node_id is None or not (
+        """What keeps devices from new work, if it is time to look. ``has_work``: jobs come, beside those that wait."""
+        if self._at <= now.uptime:
+            self._node_id = self._here(state, state.ledger.nodes)
+        elif self._node_id is None:
+            self._node_id = self._here(state, state.changed.nodes)
+        elif not (
             self.figures.is_ready
-            or (has_work and self.policy.word == AVOID and self._seen_at + int(STALE_S * 1e9) <= now.uptime)
+            or self._starts(state, now, has_work=has_work)
             or self._frees(state, stimuli)
         ):
             return []
+        if self._node_id is None:
+            if self._at <= now.uptime:
+                self._at = now.uptime + int(EVERY_S * 1e9)
+            return []
         self._at, self._seen_at = now.uptime + int(EVERY_S * 1e9), now.uptime
-        node = None if self._node_id is None else state.ledger.nodes.get(self._node_id)
+        node = state.ledger.nodes.get(self._node_id)
         if node is None or (measured := self._measured()) is None:
             return []
         ending = {one.run.run_id for one in stimuli if isinstance(one, ProcessOver)}
@@ -134,13 +140,21 @@ class DeviceObserver:
             self._at = min(self._at, now.uptime + int(FENCED_S * 1e9))
         return [DevicesObserved(node.node_id, tuple(fences))] if fences or node.fences else []
 
-    def _here(self, state: FollowedState) -> str | None:
+    def _here(self, state: FollowedState, node_ids: Iterable[str]) -> str | None:
+        """The node of this machine among these, if it has devices."""
+        found = filter(None, map(state.ledger.nodes.get, node_ids))
         of_machine = (
             node.node_id
-            for node in state.ledger.nodes.values()
+            for node in found
             if node.source == LOCAL and node.boot_id == self._boot and GPU in node.total.instances
         )
         return next(of_machine, None)
+
+    def _starts(self, state: FollowedState, now: Now, *, has_work: bool) -> bool:
+        """Whether jobs may start now that the figures are too old for, where foreign processes are avoided."""
+        if self.policy.word != AVOID or now.uptime < self._seen_at + int(STALE_S * 1e9):
+            return False
+        return has_work or any(queue.jobs for queue in state.queues.values())
 
     def _frees(self, state: FollowedState, stimuli: Iterable[Stimulus]) -> bool:
         """Whether a run that may have used devices of this machine has ended."""

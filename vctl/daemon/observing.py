@@ -153,7 +153,6 @@ class Observer:
         if self.all_at <= now.uptime:
             self.all_at = now.uptime + int(self.interval_s * 1e9)
             stimuli.append(Sweep())
-        has_work = has_work or any(queue.jobs for queue in state.queues.values())
         return [*stimuli, *self.devices.observe(state, stimuli, now, has_work=has_work)]
 
     def has_news(self) -> bool:
