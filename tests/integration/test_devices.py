@@ -95,6 +95,9 @@ def test_a_job_never_starts_beside_a_process_that_fills_the_memory(
     assert f"pid {server} of " in said
     assert "70.0GiB" in said
     assert "nobody booked it" in said
+    name = place.ok("node", "list", "-o", "name").strip()
+    (remedy,) = [one for one in place.read("why", "train")["changes"] if one["kind"] == "ignore"]
+    assert remedy["command"] == f"vctl node ignore {name} {server}"
     status = place.read("status")
     assert [one["gpu_id"].rpartition("/")[2] for one in status["devices"]] == ["0", "1"]
     assert f"pid {other}" in status["devices"][1]["message"]
