@@ -182,6 +182,7 @@ def request_of(
         log_path=log_path(home, run.task_id or job.submission_id),
         cpu_ids=sees.bound_cores if source == LOCAL else None,
         grace_s=job.grace_s,
+        uid=command.uid,
         log_max_bytes=log_max_bytes,
         memory_bytes=0 if source != LOCAL else sees.amounts.get(MEMORY, 0) // SCALE,
         node_id=run.node_id,

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
         job_edits,
         jobs,
         leases,
+        limits,
         logs,
         matching,
         nodes,
