@@ -100,7 +100,7 @@ class Call:
         if self.is_remote:
             raise NotPermitted(
                 "this works only on the machine itself, not through a server",
-                fix="run it there, with VCTL_ADDRESS unset",
+                fix=self.config.nearer,
             )
         if self._store is None:
             from vctl.store.store import Store
