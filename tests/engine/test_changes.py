@@ -91,6 +91,7 @@ SAMPLES: list[ch.Change] = [
     ch.ClusterMoved(6, "c", "stop", "STOPPED", {"by": "me", "message": "ü"}),
     ch.QueueChanged("c", QueuePolicy("fair", ageing_ns=7)),
     ch.ClusterDetached("p##j"),
+    ch.AccessChanged("lab", {"admins": ["@profs"]}),
     ch.VNodesChanged(("c/1",), (VNode("c/0", "c", "n", "n", "fixed", HOLDING, whole=True),), node_id="n"),
     ch.NodeReplaced("c", "n", None),
     ch.NodesPublished("p##j", ("n", "m"), 1),

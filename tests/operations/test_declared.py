@@ -42,7 +42,7 @@ HOMES = {
 DECLARED = list(HOMES)
 
 
-@operation("shelf count", "GET /shelves/{shelf}")
+@operation("shelf count", "GET /shelves/{shelf}", right="see")
 def count(
     context: Context,
     shelf: Annotated[str, Arg("SHELF", help="Name of the shelf.")],
@@ -53,7 +53,7 @@ def count(
     return {"shelf": shelf, "books": times * len(list(context.store.home.iterdir()))}
 
 
-@operation("shelf label", "POST /shelves/{shelf}/label")
+@operation("shelf label", "POST /shelves/{shelf}/label", right="administer")
 def label(
     context: Context,  # as every verb
     shelf: Annotated[str, Arg("SHELF", help="Name of the shelf.")],

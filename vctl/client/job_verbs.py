@@ -51,6 +51,9 @@ class ClusterFields(TypedDict, total=False):
     borrow_limit: Amounts | None
     lending_limit: Amounts | None
     queue: Mapping[str, Any] | None
+    submitters: Sequence[str] | None
+    admins: Sequence[str] | None
+    private_queue: bool | None
 
 
 class Started(Verbs, ABC):

@@ -13,7 +13,7 @@ class Queued(TypedDict):
     submission_id: str
 
 
-@operation("job submit", "POST /jobs")
+@operation("job submit", "POST /jobs", right="submit")
 @asks
 def queued(context: Context, job: jobs.Request, *, environment: jobs.Environment = None) -> Queued:
     """Queue a job, durably, and return only its id. A server returns the whole form of the job."""

@@ -26,7 +26,7 @@ Message = Annotated[
 Change = Annotated["ClusterChange", Fields(lambda: spec.cluster_change.ClusterChange)]
 
 
-@operation("vc create", "POST /clusters")
+@operation("vc create", "POST /clusters", right="administer")
 @asks
 def create(
     context: Context,
@@ -42,7 +42,7 @@ def create(
     return ops.clusters.create(context.store, cluster_id, change, parent_id=parent, detach=detach)
 
 
-@operation("vc list", "GET /clusters", items="ClusterList")
+@operation("vc list", "GET /clusters", right="see", items="ClusterList")
 def list_clusters(
     context: Context,
     *,
@@ -53,19 +53,19 @@ def list_clusters(
     return ops.cluster_views.list_clusters(context.store, filters=filters, all_kinds=all_kinds)
 
 
-@operation("vc tree", "GET /clusters/{cluster:path}/tree")
+@operation("vc tree", "GET /clusters/{cluster:path}/tree", right="see")
 def tree(context: Context, cluster_id: Id) -> "ClusterTree":
     """A virtual cluster with everything below it, nested under ``tree``."""
     return ops.cluster_views.tree(context.store, cluster_id)
 
 
-@operation("vc get", "GET /clusters/{cluster:path}")
+@operation("vc get", "GET /clusters/{cluster:path}", right="see")
 def get_cluster(context: Context, cluster_id: Id) -> "ClusterForm":
     """Show one virtual cluster."""
     return ops.cluster_views.get_cluster(context.store, cluster_id)
 
 
-@operation("vc update", "PATCH /clusters/{cluster:path}")
+@operation("vc update", "PATCH /clusters/{cluster:path}", right="administer")
 @asks
 def update(
     context: Context,
@@ -90,7 +90,7 @@ def update(
     )
 
 
-@operation("vc delete", "DELETE /clusters/{cluster:path}")
+@operation("vc delete", "DELETE /clusters/{cluster:path}", right="administer")
 def delete(
     context: Context,
     cluster_id: Id,
@@ -104,7 +104,7 @@ def delete(
     return ops.clusters.delete(context.store, cluster_id, drain=drain, force=force)
 
 
-@operation("vc remove-nodes", "POST /clusters/{cluster:path}/remove-nodes")
+@operation("vc remove-nodes", "POST /clusters/{cluster:path}/remove-nodes", right="administer")
 def remove_nodes(
     context: Context,
     cluster_id: Id,
@@ -114,7 +114,7 @@ def remove_nodes(
     return ops.clusters.remove_nodes(context.store, cluster_id, node_ids)
 
 
-@operation("vc stop", "POST /clusters/{cluster:path}/stop")
+@operation("vc stop", "POST /clusters/{cluster:path}/stop", right="administer")
 def stop(context: Context, cluster_id: Id, *, message: Message = None) -> "ClusterForm":
     """Stop admitting jobs to a virtual cluster; running jobs go on.
 
@@ -123,7 +123,7 @@ def stop(context: Context, cluster_id: Id, *, message: Message = None) -> "Clust
     return ops.clusters.stop(context.store, cluster_id, message=message)
 
 
-@operation("vc resume", "POST /clusters/{cluster:path}/resume")
+@operation("vc resume", "POST /clusters/{cluster:path}/resume", right="administer")
 def resume(context: Context, cluster_id: Id) -> "ClusterForm":
     """Admit jobs to a virtual cluster again."""
     return ops.clusters.resume(context.store, cluster_id)
@@ -144,7 +144,7 @@ Expected = Annotated[
 ]
 
 
-@operation("vc export", "GET /tree-file")
+@operation("vc export", "GET /tree-file", right="see")
 def export(
     context: Context,
     cluster: Annotated[
@@ -162,7 +162,7 @@ def export_inside(backend: Backend, cluster_id: str) -> dict[str, object]:
     return export(backend, cluster_id)
 
 
-@operation("vc plan", "POST /tree-file/plan")
+@operation("vc plan", "POST /tree-file/plan", right="see")
 def plan(
     context: Context,
     clusters: Clusters,
@@ -177,7 +177,7 @@ def plan(
     return ops.tree_files.plan(context.store, _tree(context, clusters), prune=prune)
 
 
-@operation("vc apply", "POST /tree-file/apply", service="the tree of logical clusters")
+@operation("vc apply", "POST /tree-file/apply", right="service", service="the tree of logical clusters")
 def apply(
     context: Context, clusters: Clusters, *, prune: Prune = False, expect_revision: Expected = None
 ) -> "TreeDiff":

@@ -87,7 +87,13 @@ class Operation(Generic[P, R]):
     """One verb. ``drain(backend, "n1", reason="disk")`` carries it out."""
 
     def __init__(
-        self, run: Callable[Concatenate[Context, P], R], name: str, route: str, items: str, service: str
+        self,
+        run: Callable[Concatenate[Context, P], R],
+        name: str,
+        route: str,
+        right: str,
+        items: str,
+        service: str,
     ) -> None:
         self.run = run
         self.name = name
@@ -97,8 +103,10 @@ class Operation(Generic[P, R]):
         """Whether parameters are sent in the query, else in the body; the first ones fill the path's {}."""
         self.items = items
         """The kind of the envelope around a list; empty if the reply is one document."""
+        self.right = right
+        """The right that it needs: a key of ``RIGHTS`` in ``vctl/ops/rights.py``, which says who has it."""
         self.service = service
-        """The shared objects that the verb changes, for the check of rights; empty if ``ops`` checks them."""
+        """The shared objects that the verb changes, if its right is ``service``; for the refusal."""
         self.help, _, rest = (run.__doc__ or "").strip().partition("\n")
         self.details = " ".join(rest.split())
 
@@ -122,7 +130,11 @@ class Operation(Generic[P, R]):
     def _carry_out(self, context: Context, /, *args: P.args, **kwargs: P.kwargs) -> R:
         if self.service:
             ops.rights.check_service(context.store, self.service.format_map(self._by_name(args, kwargs)))
-        return self.run(context, *args, **kwargs)
+        if context.store.identity is None:
+            return self.run(context, *args, **kwargs)
+        ops.rights.begin(context.store, self.right, self.name)
+        reply: R = ops.privacy.veiled(context.store, self.run(context, *args, **kwargs))
+        return reply
 
     @cached_property
     def params(self) -> list[Param]:
@@ -184,12 +196,12 @@ class Operation(Generic[P, R]):
 
 
 def operation(
-    name: str, route: str, *, items: str = "", service: str = ""
+    name: str, route: str, *, right: str, items: str = "", service: str = ""
 ) -> Callable[[Callable[Concatenate[Context, P], R]], Operation[P, R]]:
-    """Declare a function as a verb: ``@operation("node drain", "POST /nodes/{node}/drain")``."""
+    """Declare a function as a verb: ``@operation("node drain", "POST /nodes/{node}/drain", right="service")``."""
 
     def declare(run: Callable[Concatenate[Context, P], R]) -> Operation[P, R]:
-        return Operation(run, name, route, items, service)
+        return Operation(run, name, route, right, items, service)
 
     return declare
 

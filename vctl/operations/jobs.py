@@ -81,7 +81,7 @@ Request = Annotated["JobRequest", JOB_FIELDS]
 RerunChanges = Annotated["Overrides[JobRequest]", OptionalFields(lambda: spec.job_request.JobRequest, ())]
 
 
-@operation("job submit", "POST /jobs")
+@operation("job submit", "POST /jobs", right="submit")
 @asks
 def submit(context: Context, job: Request, *, environment: Environment = None) -> "JobForm":
     """Queue a job, durably."""
@@ -103,7 +103,7 @@ Cwd = Annotated[
 ]
 
 
-@operation("job submit-many", "POST /jobs:batch")
+@operation("job submit-many", "POST /jobs:batch", right="submit")
 def submit_many(
     context: Context,
     jobs: Annotated[
@@ -150,7 +150,7 @@ def read_lines(
     return requests
 
 
-@operation("job dry-run", "POST /jobs/dry-run")
+@operation("job dry-run", "POST /jobs/dry-run", right="submit")
 @asks
 def dry_run(context: Context, job: Request, *, environment: Environment = None) -> "DryRun":
     """The outcome of a submit; nothing is changed."""
@@ -160,7 +160,7 @@ def dry_run(context: Context, job: Request, *, environment: Environment = None) 
 # ---- submitted jobs ----
 
 
-@operation("job list", "GET /jobs", items="JobList")
+@operation("job list", "GET /jobs", right="see", items="JobList")
 def list_jobs(
     context: Context,
     *,
@@ -192,7 +192,7 @@ def list_jobs(
     )
 
 
-@operation("job get", "GET /jobs/{job}")
+@operation("job get", "GET /jobs/{job}", right="see")
 def get_job(
     context: Context,
     ref: Job,
@@ -206,19 +206,19 @@ def get_job(
     return ops.jobs.get_job(context.store, str(ref), forecast=forecast)
 
 
-@operation("job delete", "DELETE /jobs/{job}")
+@operation("job delete", "DELETE /jobs/{job}", right="change")
 def delete_one(context: Context, ref: Job) -> "JobForm":
     """Delete a finished job and its log."""
     return ops.jobs.delete(context.store, str(ref))[0]
 
 
-@operation("job delete-all", "POST /jobs/delete", items="JobList")
+@operation("job delete-all", "POST /jobs/delete", right="change", items="JobList")
 def delete(context: Context, jobs: Jobs) -> "list[JobForm]":
     """Delete several finished jobs: all of them or none."""
     return ops.jobs.delete(context.store, *jobs)
 
 
-@operation("job stop", "POST /jobs/{job}/stop")
+@operation("job stop", "POST /jobs/{job}/stop", right="change")
 def stop(
     context: Context,
     ref: Job,
@@ -230,7 +230,7 @@ def stop(
     return ops.jobs.stop(context.store, str(ref), grace_s=grace_s, message=reason)
 
 
-@operation("job rerun", "POST /jobs/{job}/rerun")
+@operation("job rerun", "POST /jobs/{job}/rerun", right="change")
 @asks
 def rerun(
     context: Context,
@@ -253,13 +253,13 @@ def rerun(
     return ops.reruns.rerun(context.store, str(ref), changes, failed=failed)
 
 
-@operation("job hold", "POST /jobs/{job}/hold")
+@operation("job hold", "POST /jobs/{job}/hold", right="change")
 def hold(context: Context, ref: Job) -> "JobForm":
     """Keep a pending job from starting."""
     return ops.job_edits.hold(context.store, str(ref))
 
 
-@operation("job release", "POST /jobs/{job}/release")
+@operation("job release", "POST /jobs/{job}/release", right="change")
 def release(context: Context, ref: Job) -> "JobForm":
     """Let a held job go back to its place in the queue."""
     return ops.job_edits.release(context.store, str(ref))
@@ -271,7 +271,7 @@ JOB_CHANGES = OptionalFields(
 )
 
 
-@operation("job edit", "PATCH /jobs/{job}")
+@operation("job edit", "PATCH /jobs/{job}", right="change")
 @asks
 def edit(
     context: Context,
@@ -298,7 +298,7 @@ def edit(
     return ops.job_edits.edit(context.store, str(ref), changes, max_running=max_running)
 
 
-@operation("why", "GET /jobs/{job}/why")
+@operation("why", "GET /jobs/{job}/why", right="see")
 def why(
     context: Context,
     ref: Annotated[

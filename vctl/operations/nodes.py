@@ -37,7 +37,7 @@ Timeout = Annotated[
 ]
 
 
-@operation("node add", "POST /nodes", items="NodeList", service="the nodes")
+@operation("node add", "POST /nodes", right="service", items="NodeList", service="the nodes")
 def add(
     context: Context,
     *,
@@ -63,19 +63,19 @@ def add(
     )
 
 
-@operation("node list", "GET /nodes", items="NodeList")
+@operation("node list", "GET /nodes", right="see", items="NodeList")
 def list_nodes(context: Context, *, filters: Filters = ()) -> "list[NodeForm]":
     """List the physical nodes of all clusters."""
     return ops.nodes.list_nodes(context.store, filters=filters)
 
 
-@operation("node get", "GET /nodes/{node}")
+@operation("node get", "GET /nodes/{node}", right="see")
 def get_node(context: Context, node_id: Node) -> "NodeForm":
     """Show one node."""
     return ops.nodes.get_node(context.store, node_id)
 
 
-@operation("node update", "PATCH /nodes/{node}", service="node {node_id}")
+@operation("node update", "PATCH /nodes/{node}", right="service", service="node {node_id}")
 def update(
     context: Context,
     node_id: Node,
@@ -93,31 +93,31 @@ def update(
     )
 
 
-@operation("node remove", "DELETE /nodes/{node}", service="node {node_id}")
+@operation("node remove", "DELETE /nodes/{node}", right="service", service="node {node_id}")
 def remove(context: Context, node_id: Node) -> "NodeForm":
     """Remove a node on which nothing runs."""
     return ops.nodes.remove(context.store, node_id)
 
 
-@operation("node drain", "POST /nodes/{node}/drain", service="node {node_id}")
+@operation("node drain", "POST /nodes/{node}/drain", right="service", service="node {node_id}")
 def drain(context: Context, node_id: Node, *, reason: Reason = None) -> "NodeForm":
     """Drain a node: it gets no new work, and running work goes on."""
     return ops.nodes.drain(context.store, node_id, reason=reason)
 
 
-@operation("node undrain", "POST /nodes/{node}/undrain", service="node {node_id}")
+@operation("node undrain", "POST /nodes/{node}/undrain", right="service", service="node {node_id}")
 def undrain(context: Context, node_id: Node) -> "NodeForm":
     """Take a drained node back into service."""
     return ops.nodes.undrain(context.store, node_id)
 
 
-@operation("node kill", "POST /nodes/{node}/kill", service="node {node_id}")
+@operation("node kill", "POST /nodes/{node}/kill", right="service", service="node {node_id}")
 def kill(context: Context, node_id: Node, *, reason: Reason = None) -> "NodeForm":
     """Declare a node dead; the work on it fails."""
     return ops.nodes.kill(context.store, node_id, reason=reason)
 
 
-@operation("node heartbeat", "POST /nodes/{node}/heartbeat", service="node {node_id}")
+@operation("node heartbeat", "POST /nodes/{node}/heartbeat", right="service", service="node {node_id}")
 def heartbeat(context: Context, node_id: Node, *, timeout_s: Timeout = None) -> "NodeForm":
     """Send a heartbeat for a node."""
     return ops.nodes.heartbeat(context.store, node_id, timeout_s=timeout_s)

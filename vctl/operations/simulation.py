@@ -35,7 +35,7 @@ def run(backend: Backend, request: "SimulationRequest", progress: "Progress | No
     return ops.simulated.made_up(request, queue, progress)
 
 
-@operation("simulate", "POST /simulate")
+@operation("simulate", "POST /simulate", right="see")
 def simulate(
     context: Context,
     *,

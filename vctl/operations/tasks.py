@@ -37,7 +37,7 @@ _INSIDE = ("VCTL_SUBMISSION_ID", "VCTL_NODE_ID", "VCTL_CLUSTER_ID")
 TASK_FIELDS = Fields(lambda: spec.task_request.TaskRequest)
 
 
-@operation("task run", "POST /tasks")
+@operation("task run", "POST /tasks", right="own")
 @asks
 def run(
     context: Context, task: Annotated["TaskRequest", TASK_FIELDS], *, environment: Environment = None
@@ -49,7 +49,7 @@ def run(
 EXAMPLE = '{"entrypoint": ["python", "part.py"]}'
 
 
-@operation("task run-many", "POST /tasks:batch")
+@operation("task run-many", "POST /tasks:batch", right="own")
 def run_many(
     context: Context,
     tasks: Annotated[
@@ -68,7 +68,7 @@ def run_many(
     return {"task_ids": ops.tasks.run_many(context.store, lines)}
 
 
-@operation("task list", "GET /tasks", items="TaskList")
+@operation("task list", "GET /tasks", right="see", items="TaskList")
 def list_tasks(
     context: Context,
     *,
@@ -84,25 +84,25 @@ def list_tasks(
     )
 
 
-@operation("task get", "GET /tasks/{task}")
+@operation("task get", "GET /tasks/{task}", right="see")
 def get_task(context: Context, ref: Task) -> "TaskForm":
     """Show one task: its state, the reason it waits, its node."""
     return ops.tasks.get_task(context.store, str(ref))
 
 
-@operation("task why", "GET /tasks/{task}/why")
+@operation("task why", "GET /tasks/{task}/why", right="see")
 def why(context: Context, ref: Task) -> "Why":
     """Why a task waits: reason, queue, virtual nodes, and the smallest changes that would start it now."""
     return ops.why.why(context.store, ops.tasks.get_task(context.store, str(ref))["task_id"])
 
 
-@operation("task cancel", "POST /tasks/{task}/cancel")
+@operation("task cancel", "POST /tasks/{task}/cancel", right="change")
 def cancel(context: Context, ref: Task, *, grace_s: Grace = None) -> "TaskForm":
     """Request the end of a task."""
     return ops.tasks.cancel(context.store, str(ref), grace_s=grace_s)
 
 
-@operation("objects list", "GET /objects", items="ObjectList")
+@operation("objects list", "GET /objects", right="see", items="ObjectList")
 def list_objects(
     context: Context, *, filters: Filters = (), limit: Limit = None, job: OfJob = None
 ) -> "tuple[list[ObjectForm], int]":
@@ -110,7 +110,7 @@ def list_objects(
     return ops.objects.list_objects(context.store, filters=filters, limit=limit, job=job)
 
 
-@operation("object get", "GET /object")
+@operation("object get", "GET /object", right="read")
 def get_object(
     context: Context,
     ref: Annotated[str, Opt(help="JOB/NAME, or a name that only one job has.")],
@@ -121,7 +121,7 @@ def get_object(
     return ops.objects.get_object(context.store, ref, job=job)
 
 
-@operation("task put", "POST /objects")
+@operation("task put", "POST /objects", right="own")
 def put(
     context: Context,
     name: Annotated[str, Arg("NAME", help="The name of the object.")],

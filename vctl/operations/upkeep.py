@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from vctl.spec.reports import Diagnosis, ReplayForm
 
 
-@operation("prune", "POST /prune", service="the history of all jobs")
+@operation("prune", "POST /prune", right="service", service="the history of all jobs")
 def prune(
     context: Context,
     older_than_s: Annotated[
@@ -32,7 +32,7 @@ def prune(
     return ops.jobs.prune(context.store, older_than_s, dry_run=dry_run)
 
 
-@operation("replay", "POST /replay")
+@operation("replay", "POST /replay", right="inspect")
 def replay(
     context: Context, *, dry_run: Annotated[bool, Opt("--dry-run", help="Only show the repairs.")] = False
 ) -> "ReplayForm":
@@ -43,13 +43,13 @@ def replay(
 Prove = Annotated[bool, Opt("--prove", help="Check every rule again from the raw tables.")]
 
 
-@operation("doctor", "GET /doctor")
+@operation("doctor", "GET /doctor", right="inspect")
 def doctor(context: Context, *, prove: Prove = False) -> "Diagnosis":
     """Check the state and this machine."""
     return ops.health.doctor(context.store, prove=prove)
 
 
-@operation("repair", "POST /doctor/repair?")
+@operation("repair", "POST /doctor/repair?", right="inspect")
 def repair(context: Context, *, prove: Prove = False) -> "Diagnosis":
     """Check the state and this machine after the repairs that are safe."""
     return ops.health.doctor(context.store, prove=prove, repair=True)

@@ -37,7 +37,7 @@ EventsIn = Annotated[
 MAX_ROWS = 1000
 
 
-@operation("status", "GET /status")
+@operation("status", "GET /status", right="see")
 def status(
     context: Context,
     cluster: Cluster = None,
@@ -50,49 +50,49 @@ def status(
     return ops.overview.status(context.store, cluster, rows)
 
 
-@operation("scheduler", "GET /scheduler")
+@operation("scheduler", "GET /scheduler", right="see")
 def scheduler(context: Context) -> "SchedulerForm":
     """Whether a scheduler is running, and its last heartbeat."""
     return ops.views.scheduler(context.store)
 
 
-@operation("cluster-resources", "GET /cluster-resources")
+@operation("cluster-resources", "GET /cluster-resources", right="see")
 def cluster_resources(context: Context, cluster: Cluster = None) -> dict[str, float]:
     """Show the total resources of a virtual cluster."""
     return ops.views.cluster_resources(context.store, cluster)
 
 
-@operation("available-resources", "GET /available-resources")
+@operation("available-resources", "GET /available-resources", right="see")
 def available_resources(context: Context, cluster: Cluster = None) -> dict[str, float]:
     """Show the free resources of a virtual cluster."""
     return ops.views.available_resources(context.store, cluster)
 
 
-@operation("cluster-nodes", "GET /cluster-nodes", items="VNodeList")
+@operation("cluster-nodes", "GET /cluster-nodes", right="see", items="VNodeList")
 def nodes(context: Context, cluster: Cluster = None) -> "list[NodeOfCluster]":
     """The virtual nodes of a cluster, as ``vctl nodes`` shows them."""
     return ops.views.nodes(context.store, cluster)
 
 
-@operation("gpus", "GET /gpus", items="GpuList")
+@operation("gpus", "GET /gpus", right="see", items="GpuList")
 def list_gpus(context: Context, *, filters: Filters = ()) -> "list[GpuForm]":
     """Show each GPU with who has booked it, and what runs there, booked or not."""
     return ops.gpus.list_gpus(context.store, filters=filters)
 
 
-@operation("current-cluster", "GET /current-cluster")
+@operation("current-cluster", "GET /current-cluster", right="see")
 def current_cluster(context: Context, cluster: Cluster = None) -> "CurrentCluster":
     """Show the current virtual cluster."""
     return ops.views.current_cluster(context.store, cluster)
 
 
-@operation("vnodes", "GET /vnodes", items="VNodeList")
+@operation("vnodes", "GET /vnodes", right="see", items="VNodeList")
 def vnodes(context: Context) -> "list[VNodeForm]":
     """Every virtual node of every cluster but the primary."""
     return ops.views.vnodes(context.store)
 
 
-@operation("vnode", "GET /vnodes/{vnode:path}")
+@operation("vnode", "GET /vnodes/{vnode:path}", right="see")
 def current_node(
     context: Context, vnode_id: Annotated[str, Arg("VNODE", help="Id of a virtual node.")]
 ) -> "CurrentNode":
@@ -109,19 +109,19 @@ def this_node(given: str | None = None) -> str:
     return node_id
 
 
-@operation("leases", "GET /leases", items="LeaseList")
+@operation("leases", "GET /leases", right="see", items="LeaseList")
 def list_leases(context: Context) -> "list[LeaseForm]":
     """Resources that clusters borrow above their minimum."""
     return ops.leases.list_leases(context.store)
 
 
-@operation("demand", "GET /demand", items="DemandList")
+@operation("demand", "GET /demand", right="see", items="DemandList")
 def demand(context: Context) -> "list[DemandForm]":
     """Resource requests that wait."""
     return ops.leases.demand(context.store)
 
 
-@operation("events", "GET /events", items="EventList")
+@operation("events", "GET /events", right="see", items="EventList")
 def list_events(
     context: Context,
     *,
@@ -137,7 +137,7 @@ def list_events(
     )
 
 
-@operation("summary", "GET /summary/{kind}")
+@operation("summary", "GET /summary/{kind}", right="see")
 def summary(
     context: Context,
     kind: Annotated[str, Arg("RES", choices=("jobs", "events"), help="The objects to count.")],

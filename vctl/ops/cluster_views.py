@@ -22,6 +22,7 @@ from vctl.store.store import Row, Store
 if TYPE_CHECKING:
     from vctl.ops.capacity import Capacity
     from vctl.spec.documents import (
+        ClusterAccess,
         ClusterContents,
         ClusterForm,
         ClusterSettings,
@@ -219,6 +220,18 @@ def _settings(store: Store, cluster_id: str, stored: Mapping[str, Any]) -> Clust
         "borrow_limit": None if borrow is None else forms.amounts(borrow),
         "lending_limit": forms.amounts(stored.get(settings.LENDING, {})),
         "queue": queue_document(settings.queue_of(store, cluster_id)),
+        **_access(store, cluster_id, stored),
+    }
+
+
+def _access(store: Store, cluster_id: str, stored: Mapping[str, Any]) -> ClusterAccess:
+    if cluster_id != PRIMARY and settings.ACCESS not in stored:
+        return {"submitters": [], "admins": [], "private_queue": None}
+    said = settings.access_of(store, cluster_id)
+    return {
+        "submitters": list(said.submitters),
+        "admins": list(said.admins),
+        "private_queue": said.private_queue,
     }
 
 

@@ -10,7 +10,7 @@ from vctl.core.clusters import ACTIVE, JOB, LOGICAL, PRIMARY, REMOVING, STOPPED,
 from vctl.core.nodes import DEAD
 from vctl.core.values import replace
 from vctl.core.wording import cluster_text
-from vctl.engine.changes import ClusterChanged, ClusterMoved, QueueChanged, VNodesChanged
+from vctl.engine.changes import AccessChanged, ClusterChanged, ClusterMoved, QueueChanged, VNodesChanged
 from vctl.engine.rules import clusters as rule
 from vctl.errors import BadSpec, Conflict, param
 from vctl.ops import cluster_changes as changes
@@ -56,13 +56,14 @@ def create(
     queue = _queue_changes(change.queue)
     parent = resolve(parent_id)
     normalized = _with_contents(cluster_id, change)
-    rights.check_cluster(store, parent)
+    rights.check_cluster(store, parent, "create clusters in")
     nodes.join(store)
     with store.transaction():
         made = changes.create(
             store, cluster_id, normalized, parent_id=parent, owner=nodes.author(store), detach=detach
         )
         _set_queue(store, made, queue)
+        set_access(store, made, change.access)
         return get_cluster(store, made.cluster_id)
 
 
@@ -72,8 +73,10 @@ def update(
     """Bring a cluster to a wanted state, completely or not at all. ``revision`` None means the current revision."""
     queue = _queue_changes(change.queue)
     change = replace(change, queue=queue or None)
-    if full_cluster_id(cluster_id) == PRIMARY and queue and change == ClusterChange(queue=queue):
-        return _update_primary(store, queue, revision)
+    access = change.access
+    of_primary = (queue or access) and change == ClusterChange(queue=change.queue, **access)  # type: ignore[arg-type]
+    if full_cluster_id(cluster_id) == PRIMARY and of_primary:
+        return _update_primary(store, queue, access, revision)
     _check_changed_id(cluster_id, "created or updated")
     normalized = _with_contents(cluster_id, change)
     rights.check_cluster(store, cluster_id)
@@ -89,16 +92,24 @@ def update(
     with store.transaction():
         updated = changes.update(store, cluster_id, normalized, revision=revision)
         _set_queue(store, updated, queue)
+        set_access(store, updated, access)
         return get_cluster(store, cluster_id)
 
 
-def _update_primary(store: Store, queue: Mapping[str, object], revision: int | None) -> ClusterForm:
-    """Change the queue settings of the primary, of which nothing else can change."""
+def _update_primary(
+    store: Store, queue: Mapping[str, object], access: Mapping[str, object], revision: int | None
+) -> ClusterForm:
+    """Change the queue settings and the rights of the primary, of which nothing else can change."""
     rights.check_cluster(store, PRIMARY)
     with store.transaction():
         check_revision(PRIMARY, settings.primary_revision(store), revision)
-        policy = replace(settings.queue_of(store, PRIMARY), **queue)  # type: ignore[arg-type]
-        store.emit(QueueChanged(PRIMARY, policy, store.next_revision()))
+        revision = store.next_revision()
+        if queue:
+            policy = replace(settings.queue_of(store, PRIMARY), **queue)  # type: ignore[arg-type]
+            store.emit(QueueChanged(PRIMARY, policy, revision))
+        if access:
+            said = replace(settings.access_of(store, PRIMARY), **access)  # type: ignore[arg-type]
+            store.emit(AccessChanged(PRIMARY, said.given, revision))
         return get_cluster(store, PRIMARY)
 
 
@@ -115,6 +126,19 @@ def _set_queue(store: Store, cluster: Cluster, queue: Mapping[str, object]) -> N
         _check_has_queue(cluster)
         policy = replace(settings.queue_of(store, cluster.cluster_id), **queue)  # type: ignore[arg-type]
         store.emit(QueueChanged(cluster.cluster_id, policy))
+
+
+def set_access(store: Store, cluster: Cluster, changes: Mapping[str, object]) -> None:
+    """Change who may submit to a cluster, who administers it and whether it shows names; inside a transaction."""
+    if not changes:
+        return
+    if cluster.kind != LOGICAL:
+        raise BadSpec(
+            f"{cluster_text(cluster.cluster_id)} is a {cluster.kind} cluster: it has the rights of its job",
+            fix="name a logical one",
+        )
+    said = replace(settings.access_of(store, cluster.cluster_id), **changes)  # type: ignore[arg-type]
+    store.emit(AccessChanged(cluster.cluster_id, said.given))
 
 
 def _check_has_queue(cluster: Cluster) -> None:
@@ -135,7 +159,7 @@ def delete(store: Store, cluster_id: str, *, drain: bool = False, force: bool = 
     _check_changed_id(cluster_id, "removed")
     with store.transaction():
         row = removable_row(store, cluster_id)
-        rights.check_cluster(store, cluster_id)
+        rights.check_cluster(store, cluster_id, "delete", above=True)
         form = cluster_form(store, row)
         blockers = blockers_of(store, cluster_id)
         if not blockers:

@@ -43,6 +43,8 @@ ALIKE = (
 COLUMNS = tuple(dict.fromkeys((*forms.JOB, *ALIKE)))
 """The columns that a list of jobs reads."""
 FILTER_KEYS = tuple(job_views.FILTERED)
+COMMAND_FIELDS = frozenset(("argv", "entrypoint", "env", "clean_env", "cwd", "runtime_env"))
+"""What a change of a job runs otherwise, as the owner of the job."""
 
 
 def resolve(store: Store, ref: str | int) -> int:
@@ -86,11 +88,11 @@ def resolve_named(store: Store, ref: str | int, path: str) -> int:
         raise
 
 
-def one_to_change(store: Store, ref: str | int) -> Row:
+def one_to_change(store: Store, ref: str | int, to: str = "change") -> Row:
     """The job of this id, inside a transaction that changes it: it has a row of its own from now on."""
     row = table.get(store, resolve(store, ref))
     assert row is not None
-    rights.check_job(store, row)
+    rights.check_job(store, row, to)
     arrays.give_rows(store, [row["job_id"]])
     return row
 
@@ -384,9 +386,11 @@ def log(store: Store, ref: str) -> logs.Log:
         from vctl.ops.array_logs import ArrayLog
         from vctl.spec.options import parse_array
 
+        rights.check_read_number(store, arrays_table.first(store, array))
         return ArrayLog(store.home, array["array_id"], parse_array(array["range"]).indices)
     row = table.get(store, resolve(store, ref))
     assert row is not None
+    rights.check_read(store, row)
     return logs.Log(logs.log_of(store.home, row["submission_id"]))
 
 
@@ -415,10 +419,10 @@ def stop(
 
     with store.transaction():
         if (array := arrays.named(store, ref)) is None:
-            row = one_to_change(store, ref)
+            row = one_to_change(store, ref, "stop")
             stop_job(row)
             return get_job(store, row["job_id"], forecast=False)
-        rights.check_array(store, array)
+        rights.check_array(store, array, "stop")
         starting = arrays.stop(store, array, grace_s=grace_s, message=message)
         if not starting:
             return arrays.form(store, array)
@@ -433,7 +437,7 @@ def delete(store: Store, *refs: str | int) -> list[JobForm]:
         deleted = [get_job(store, one, forecast=False) for one in dict.fromkeys(_each(store, refs))]
         removed: list[str] = []
         for form in deleted:
-            rights.check_number(store, form["job_id"])
+            rights.check_number(store, form["job_id"], "delete")
             if form["status"] not in jb.FINAL:
                 raise Conflict(
                     f"job {form['submission_id']} is {form['status']}",

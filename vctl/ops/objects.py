@@ -107,7 +107,7 @@ def put(store: Store, name: str, *, environment: Mapping[str, str] | None = None
     with store.transaction():
         job = jobs.get(store, job_ops.resolve_named(store, submission_id, "VCTL_SUBMISSION_ID"))
         assert job is not None
-        rights.check_job(store, job)
+        rights.check_own(store, job, "put an object into it")
         if job["status"] != jb.RUNNING:
             raise Conflict(f"job {submission_id} is {job['status']}", fix="put objects while the job runs")
         directory = files.folder_path(store.home, job["job_id"], job["attempt"], _known_node(store, node_id))
@@ -192,6 +192,7 @@ def get_object(store: Store, ref: str, *, job: str | None = None) -> ObjectForm:
         raise BadSpec(f"several jobs have an object {name!r}: {shown}", fix="write JOB/NAME")
     if not matches:
         raise NotFound(f"there is no object {ref!r}", fix="see `vctl list objects`", details={"object": ref})
+    rights.check_read_number(store, matches[0]["job_id"], "the objects")
     return matches[0]
 
 

@@ -52,7 +52,7 @@ def rerun(
         job_id = arrays_table.first(store, array) if array is not None else jobs.resolve(store, ref)
         row = table.get(store, job_id)
         assert row is not None
-        rights.check_job(store, row)
+        rights.check_job(store, row, "run")
         request = _changed(_request(store, row, array), changes)
     return submitting.submit(store, request, environment=_around(request))
 
@@ -127,6 +127,8 @@ def _emit(store: Store, members: Members, some: Sequence[Row], changes: Override
     """Queue jobs with one request again."""
     first = table.get(store, some[0]["job_id"])
     assert first is not None
+    if changes is not None and not jobs.COMMAND_FIELDS.isdisjoint(changes.values):
+        rights.check_own(store, first, "run something else in it")
     array = None if first["array_id"] is None else arrays_table.get(store, first["array_id"])
     request = replace(_changed(_request(store, first, array), changes), array=None)
     preparation, around = submitting.Preparation(store), _around(request)

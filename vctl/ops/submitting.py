@@ -119,7 +119,7 @@ class Preparation:
         )  # fmt: skip
         launch = Launch(
             _shown(request.argv), rows.dumps(list(request.argv)), self._environment(request, around),
-            stored_path(request.cwd or directory()), rows.dumps(_options(request, spec)),
+            stored_path(request.cwd or directory()), rows.dumps(_options(self._store, request, spec)),
         )  # fmt: skip
         if request.array is not None:
             check_submission_id(f"{submission_id}_{request.array.indices.last}", param("submission_id"))
@@ -263,14 +263,19 @@ def _may_start_now(store: Store, request: JobRequest) -> bool:
     return not keeps and request.begin_at is None and store.caller is None and store.head is None
 
 
-def _options(request: JobRequest, spec: ClusterSpec) -> dict[str, object]:
+def _options(store: Store, request: JobRequest, spec: ClusterSpec) -> dict[str, object]:
     options: dict[str, object] = {
         "sees_all": request.entry is None and (spec.has_gang or bool(request.ray.own)),
         **request.ray.options(),
     }
     if request.notify is not None:
-        from vctl.spec.notify import NOBODY
+        from vctl.spec.notify import COMMAND, NOBODY, kind_of
 
+        if store.identity is not None and kind_of(request.notify) == COMMAND and request.notify != NOBODY:
+            problem = f"{request.notify!r} is a command, and a shared service runs none on its own account"
+            raise refuse(
+                param("notify"), problem, "give a URL or mailto:NAME@HOST, or run it at the end of the job"
+            )
         if request.notify != NOBODY:
             options["notify"] = request.notify
     if request.label:

@@ -122,7 +122,7 @@ class _Batch:
         if (job := self._jobs.get((ref, named_by))) is None:
             job = jobs.get(self._store, job_ops.resolve_named(self._store, ref, named_by))
             assert job is not None
-            rights.check_job(self._store, job)
+            rights.check_own(self._store, job, "start a task in it")
             if job["status"] != jb.RUNNING or job["outcome"] is not None:
                 raise Conflict(
                     f"job {job['submission_id']} is {job['status']} and takes no tasks",
@@ -251,7 +251,7 @@ def cancel(store: Store, ref: str, *, grace_s: float | None = None) -> TaskForm:
     """Cancel a task: a waiting task at once; of a running task the scheduler ends the processes."""
     with store.transaction():
         row = _row(store, ref)
-        rights.check_number(store, row["job_id"])
+        rights.check_number(store, row["job_id"], "cancel a task of")
         key = row["task_id"], row["job_id"], row["cluster_id"]
         if row["state"] == tk.RUNNING:
             requested_at = row["stop_requested_at"] or store.clock()
@@ -270,4 +270,6 @@ def task_id(store: Store, ref: str) -> str:
 
 def log(store: Store, ref: str) -> logs.Log:
     """The output of a task."""
-    return logs.Log(logs.log_of(store.home, task_id(store, ref)))
+    row = _row(store, ref)
+    rights.check_read_number(store, row["job_id"])
+    return logs.Log(logs.log_of(store.home, str(row["task_id"])))

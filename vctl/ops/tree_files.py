@@ -5,19 +5,20 @@ The plan makes all changes and takes them back, so it knows the blockers.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from hashlib import sha256
 from typing import TYPE_CHECKING
 
 from vctl import ops
 from vctl.core import resources as rs
+from vctl.core.access import Access
 from vctl.core.clusters import FLEXIBLE, LOGICAL, PRIMARY, Cluster, ClusterSpec
 from vctl.core.ledger import Ledger
 from vctl.core.queue_policy import DEFAULT
 from vctl.core.values import field, replace, value
 from vctl.core.wording import cluster_text
-from vctl.engine.changes import QueueChanged
+from vctl.engine.changes import AccessChanged, QueueChanged
 from vctl.errors import BadSpec, Conflict, VctlError
 from vctl.ops import cluster_changes as changes
 from vctl.ops import feasible, nodes
@@ -27,7 +28,7 @@ from vctl.spec.cluster_change import ClusterChange
 from vctl.spec.cluster_spec import spec_to_document
 from vctl.spec.tree_file import TreeCluster, cluster_document, tree_document
 from vctl.store import clusters as table
-from vctl.store import rows
+from vctl.store import rows, settings
 from vctl.store.store import Row, Store
 
 if TYPE_CHECKING:
@@ -101,13 +102,13 @@ def apply(
 def export(store: Store, cluster_id: str | None = None) -> dict[str, object]:
     """The tree file of all logical clusters, or of one cluster with its sub-tree; its plan has no changes."""
     with store.snapshot():
-        present = _present_clusters(store)
+        present, accesses = _present_clusters(store), settings.accesses(store)
         top = resolve(cluster_id)
         if top != PRIMARY:
             _logical_row(store, top)
             inside = {top, *table.subtree(store, top)}
             present = {name: cluster for name, cluster in present.items() if name in inside}
-    staying = [_described(cluster) for cluster in present.values() if cluster.state != "REMOVING"]
+    staying = [_described(cluster, accesses) for cluster in present.values() if cluster.state != "REMOVING"]
     return tree_document(staying)
 
 
@@ -137,17 +138,18 @@ def _logical_row(store: Store, cluster_id: str) -> Row:
     return row
 
 
-def _described(cluster: Cluster, path: str = "") -> TreeCluster:
+def _described(cluster: Cluster, accesses: Mapping[str, Access], path: str = "") -> TreeCluster:
     assert cluster.parent_id is not None
     return TreeCluster(
         cluster.cluster_id, cluster.parent_id, cluster.divisible, cluster.spec, cluster.borrow_limit or None,
         cluster.lending_limit, path, cluster.queue,
+        accesses.get(cluster.cluster_id, Access()),
     )  # fmt: skip
 
 
 def _diff_of(store: Store, target: Sequence[TreeCluster], *, prune: bool) -> Diff:
     """The necessary changes. Refuses impossible ones. ``prune`` deletes the clusters that the file does not name."""
-    present = _present_clusters(store)
+    present, accesses = _present_clusters(store), settings.accesses(store)
     named = {cluster.cluster_id for cluster in target}
     diff = Diff(_revision(present), [], [])
     for cluster in target:
@@ -155,13 +157,13 @@ def _diff_of(store: Store, target: Sequence[TreeCluster], *, prune: bool) -> Dif
         old = present.get(cluster.cluster_id)
         if old is None:
             diff.changes.append(ChangedCluster(None, cluster))
-        elif _comparable(before := _described(old, cluster.path)) == _comparable(cluster):
+        elif _comparable(before := _described(old, accesses, cluster.path)) == _comparable(cluster):
             diff.unchanged.append(cluster.cluster_id)
         else:
             diff.changes.append(ChangedCluster(before, cluster))
     if prune:
         for name in _surplus(present, target):
-            diff.changes.append(ChangedCluster(_described(present[name]), None))
+            diff.changes.append(ChangedCluster(_described(present[name], accesses), None))
     return diff
 
 
@@ -331,6 +333,8 @@ class _Work:
             )
         if after.queue != (DEFAULT if change.before is None else change.before.queue):
             self.store.emit(QueueChanged(after.cluster_id, after.queue))
+        if after.access != (Access() if change.before is None else change.before.access):
+            self.store.emit(AccessChanged(after.cluster_id, after.access.given))
 
 
 def _as_change(cluster: TreeCluster) -> ClusterChange:

@@ -3,19 +3,23 @@
 The fields of ``ClusterChange`` are the declaration of the parameters of ``vc create`` and ``vc update``.
 """
 
-from collections.abc import Mapping
+import re
+from collections.abc import Callable, Mapping, Sequence
 from typing import Annotated, Any
 
 from vctl.core.clusters import ClusterSpec
 from vctl.core.resources import Amounts
 from vctl.core.values import value
 from vctl.errors import param
-from vctl.spec.fields import refuse
+from vctl.spec.fields import refuse, show
 from vctl.spec.ids import JOB_MARK
 from vctl.spec.params import Made, Opt, Reading, Written, document_of
 from vctl.spec.quantities import parse_resources
 
 Document = Mapping[str, Any] | None
+MAX_PEOPLE = 1000
+_NAME = re.compile(r"@?[A-Za-z0-9_][A-Za-z0-9_.-]{0,255}\$?\Z")
+"""A login name, or a group with ``@`` in front of it."""
 
 
 def _spec(reading: Reading, document: object) -> ClusterSpec:
@@ -29,6 +33,22 @@ def _spec(reading: Reading, document: object) -> ClusterSpec:
         logical=JOB_MARK not in (given.get("parent") or given["cluster_id"]),
         cluster_id=given["cluster_id"],
     )
+
+
+def parse_people(given: Sequence[str], path: str) -> tuple[str, ...]:
+    """Read names of users and ``@groups``, each once."""
+    for name in given:
+        if not _NAME.match(name):
+            raise refuse(
+                path, f"{show(name)} is no name of a user or a group", "write ana, or @lab for a group"
+            )
+    if len(given) > MAX_PEOPLE:
+        raise refuse(path, f"{len(given)} names are too many", f"write at most {MAX_PEOPLE}, or a group")
+    return tuple(dict.fromkeys(given))
+
+
+def _people(name: str) -> Callable[[Reading, Sequence[str]], object]:
+    return lambda _, given: parse_people(given, param(name))
 
 
 @value(frozen=True, slots=True, kw_only=True)
@@ -94,9 +114,50 @@ class ClusterChange:
         ),
     ] = None  # fmt: skip
     queue: Annotated[Document, Opt(help="How its queue is served.")] = None
+    submitters: Annotated[
+        tuple[str, ...] | None,
+        Made(
+            _people("submitters"),
+            submitters=Annotated[
+                Sequence[str] | None,
+                Opt(
+                    "--submitters", metavar="NAME,@GROUP,…", reads="words", longest=MAX_PEOPLE,
+                    help="Shared service: who may submit, here and below; '' for those of the cluster above"
+                    " (by default everybody).",
+                ),
+            ],
+        ),
+    ] = None  # fmt: skip
+    admins: Annotated[
+        tuple[str, ...] | None,
+        Made(
+            _people("admins"),
+            admins=Annotated[
+                Sequence[str] | None,
+                Opt(
+                    "--admins", metavar="NAME,@GROUP,…", reads="words", longest=MAX_PEOPLE,
+                    help="Shared service: who changes it and what is below it, and sees and stops all jobs there;"
+                    " '' for nobody but those of the clusters above.",
+                ),
+            ],
+        ),
+    ] = None  # fmt: skip
+    private_queue: Annotated[
+        bool | None,
+        Opt(
+            "--private-queue", off="--public-queue",
+            help="Shared service: hide names of jobs and their users from others, here and below.",
+        ),
+    ] = None  # fmt: skip
 
     def __post_init__(self) -> None:
         if self.spec is not None and self.replica_sets is not None:
             raise refuse(
                 param("spec"), f"it cannot be combined with {param('replica_sets')}", "keep one of the two"
             )
+
+    @property
+    def access(self) -> dict[str, object]:
+        """What it says about rights: the fields of an ``Access`` that it changes."""
+        said = {"submitters": self.submitters, "admins": self.admins, "private_queue": self.private_queue}
+        return {name: value for name, value in said.items() if value is not None}

@@ -167,7 +167,15 @@ class ClusterContents(TypedDict):
     jobs: list[str]
 
 
-class ClusterSettings(TypedDict):
+class ClusterAccess(TypedDict):
+    """What a virtual cluster says itself about rights in a shared service; the clusters above it count, too."""
+
+    submitters: list[str]
+    admins: list[str]
+    private_queue: bool | None
+
+
+class ClusterSettings(ClusterAccess):
     """The settings of a virtual cluster, and the message of the user who stopped it."""
 
     message: str | None

@@ -7,11 +7,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
+from vctl.core.access import Access
 from vctl.core.clusters import PRIMARY, PRIMARY_ALIAS, ClusterSpec
 from vctl.core.queue_policy import DEFAULT, QueuePolicy, with_present_order
 from vctl.core.resources import DEFAULT_UNITS, Amounts
 from vctl.core.values import field, replace, value
 from vctl.errors import BadSpec
+from vctl.spec.cluster_change import parse_people
 from vctl.spec.cluster_spec import parse_cluster_spec, parse_replica_sets, spec_to_document
 from vctl.spec.fields import as_list, as_mapping, as_text, child, did_you_mean, refuse, show
 from vctl.spec.ids import check_new_cluster_id
@@ -21,7 +23,21 @@ from vctl.spec.queue_settings import parse_queue, queue_document
 CLUSTERS = "clusters"
 ID, PARENT, DIVISIBLE, REPLICAS, SPEC = "id", "parent", "divisible", "replica_sets", "spec"
 BORROW, LENDING, QUEUE, CHILDREN = "borrow_limit", "lending_limit", "queue", "children"
-FIELDS = (ID, PARENT, DIVISIBLE, REPLICAS, SPEC, BORROW, LENDING, QUEUE, CHILDREN)
+SUBMITTERS, ADMINS, PRIVATE_QUEUE = "submitters", "admins", "private_queue"
+FIELDS = (
+    ID,
+    PARENT,
+    DIVISIBLE,
+    REPLICAS,
+    SPEC,
+    BORROW,
+    LENDING,
+    QUEUE,
+    SUBMITTERS,
+    ADMINS,
+    PRIVATE_QUEUE,
+    CHILDREN,
+)
 MAX_CLUSTERS = 10_000
 _EXAMPLE = '{"clusters": [{"id": "team-a", "replica_sets": {"8c16g": 2}}]}'
 
@@ -38,6 +54,7 @@ class TreeCluster:
     lending_limit: Amounts = field(default_factory=dict)
     path: str = ""
     queue: QueuePolicy = DEFAULT
+    access: Access = Access()
 
 
 class _Reader:
@@ -70,6 +87,7 @@ class _Reader:
             self._limit(given, LENDING, path),
             path,
             replace(DEFAULT, **parse_queue(with_present_order(given.get(QUEUE, {})), child(path, QUEUE))),  # type: ignore[arg-type]
+            _access(given, path),
         )
         if CHILDREN in given:
             self.level(given[CHILDREN], child(path, CHILDREN), cluster)
@@ -143,6 +161,20 @@ def _parent(given: Mapping[str, object], path: str, parent: TreeCluster | None) 
     return parent.cluster_id
 
 
+def _access(given: Mapping[str, object], path: str) -> Access:
+    """Who may submit, who administers, and whether names are hidden."""
+    people: dict[str, tuple[str, ...]] = {}
+    for name in (SUBMITTERS, ADMINS):
+        listed = as_list(given.get(name, []), child(path, name), "names", '["ana", "@lab"]')
+        texts = [as_text(one, f"{child(path, name)}[{at}]", "a name") for at, one in enumerate(listed)]
+        people[name] = parse_people(texts, child(path, name))
+    hides = given.get(PRIVATE_QUEUE)
+    if not isinstance(hides, bool | None):
+        fix = f"write {PRIVATE_QUEUE}: true"
+        raise refuse(child(path, PRIVATE_QUEUE), f"it must be true or false, not {show(hides)}", fix)
+    return Access(people[SUBMITTERS], people[ADMINS], hides)
+
+
 def _divisible(given: Mapping[str, object], path: str) -> bool:
     """The value of ``divisible``; a cluster with children is divisible by default."""
     field_path = child(path, DIVISIBLE)
@@ -170,7 +202,7 @@ def cluster_document(cluster: TreeCluster) -> dict[str, object]:
         usual = queue_document(DEFAULT)
         settings = queue_document(cluster.queue).items()
         document[QUEUE] = {name: value for name, value in settings if value != usual[name]}
-    return document
+    return document | cluster.access.given
 
 
 def tree_document(clusters: Iterable[TreeCluster]) -> dict[str, object]:

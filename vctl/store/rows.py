@@ -20,10 +20,10 @@ from vctl.core.resources import Allocation, Amounts
 from vctl.core.tasks import PENDING_ARGS, Task
 
 dumps, loads = compact.dumps, compact.loads
-BORROW, LENDING, STOPPED, QUEUE = "borrow_limit", "lending_limit", "stopped", "queue"
-"""The keys of the column ``settings`` of a cluster: limits, why it is stopped, how its queue is served."""
-PRIMARY_QUEUE, PRIMARY_REVISION = "primary_queue", "primary_revision"
-"""The key in ``meta`` of the queue settings of the primary cluster, which has no row of its own."""
+BORROW, LENDING, STOPPED, QUEUE, ACCESS = "borrow_limit", "lending_limit", "stopped", "queue", "access"
+"""The keys of the column ``settings`` of a cluster: limits, why it is stopped, how its queue is served, whose it is."""
+PRIMARY_QUEUE, PRIMARY_REVISION, PRIMARY_ACCESS = "primary_queue", "primary_revision", "primary_access"
+"""The keys in ``meta`` of the settings of the primary cluster, which has no row of its own."""
 
 
 def allocation(row: Row) -> Allocation:

@@ -1,14 +1,16 @@
-"""The settings of a cluster beside its spec, in one JSON column: limits, queue, and why it is stopped."""
+"""The settings of a cluster beside its spec, in one JSON column: limits, queue, rights, and why it is stopped."""
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from vctl.core.clusters import PRIMARY
 from vctl.core.queue_policy import DEFAULT, QueuePolicy
 from vctl.store.rows import (
+    ACCESS,
     BORROW,
     LENDING,
+    PRIMARY_ACCESS,
     PRIMARY_QUEUE,
     PRIMARY_REVISION,
     QUEUE,
@@ -18,7 +20,13 @@ from vctl.store.rows import (
 )
 from vctl.store.store import Store
 
-__all__ = ["BORROW", "LENDING", "STOPPED", "of", "primary_revision", "queue_of", "queues"]
+if TYPE_CHECKING:
+    from vctl.core.access import Access
+
+__all__ = [
+    "ACCESS", "BORROW", "LENDING", "STOPPED", "access_of", "access_upward", "accesses", "of", "primary_revision",
+    "queue_of", "queues",
+]  # fmt: skip
 
 
 def of(text: str) -> dict[str, Any]:
@@ -48,3 +56,40 @@ def queues(store: Store) -> dict[str, QueuePolicy]:
     }
     policies[PRIMARY] = queue_of(store, PRIMARY)
     return {cluster_id: policy for cluster_id, policy in policies.items() if policy != DEFAULT}
+
+
+def access_of(store: Store, cluster_id: str) -> Access:
+    """What a cluster says itself about its submitters, its admins and its names."""
+    from vctl.core.access import Access  # a personal state needs none
+
+    if cluster_id == PRIMARY:
+        return Access.of(store.recall(PRIMARY_ACCESS) or {})
+    text = store.value("SELECT settings FROM clusters WHERE cluster_id = ?", cluster_id)
+    return Access.of(of(str(text or "{}")).get(ACCESS, {}))
+
+
+def accesses(store: Store) -> dict[str, Access]:
+    """Cluster -> what it says itself, for all that say anything."""
+    from vctl.core.access import Access
+
+    said = store.rows("SELECT cluster_id, settings FROM clusters WHERE settings <> '{}'")
+    found = {str(name): Access.of(given) for name, text in said if (given := of(text).get(ACCESS))}
+    if (given := store.recall(PRIMARY_ACCESS)) is not None:
+        found[PRIMARY] = Access.of(given)
+    return found
+
+
+def access_upward(store: Store, cluster_id: str) -> list[tuple[str, Access]]:
+    """A cluster and those above it up to the primary, nearest first, each with what it says itself."""
+    from vctl.core.access import Access
+
+    chain = store.rows(
+        "WITH RECURSIVE up(cluster_id, parent_id, settings, steps) AS ("
+        " SELECT cluster_id, parent_id, settings, 0 FROM clusters WHERE cluster_id = ?"
+        " UNION ALL SELECT c.cluster_id, c.parent_id, c.settings, steps + 1 FROM clusters c"
+        " JOIN up ON c.cluster_id = up.parent_id)"
+        " SELECT cluster_id, settings FROM up ORDER BY steps",
+        cluster_id,
+    )
+    found = [(str(name), Access.of(of(text).get(ACCESS, {}))) for name, text in chain]
+    return [*found, (PRIMARY, access_of(store, PRIMARY))]

@@ -8,6 +8,7 @@ from collections.abc import Mapping
 
 from vctl.engine.changes.change import Change, PublicEvent
 from vctl.engine.changes.clusters import (
+    AccessChanged,
     ClusterAdded,
     ClusterChanged,
     ClusterDetached,

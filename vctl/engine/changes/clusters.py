@@ -102,6 +102,21 @@ class QueueChanged(Change):
 
 
 @change
+class AccessChanged(Change):
+    """A cluster has other submitters or admins, or hides names or not. ``given``: what it says now, as JSON."""
+
+    cluster_id: str
+    given: Mapping[str, Any]
+    revision: int = 0
+    """As of a ``QueueChanged``."""
+
+    def public_event(self) -> PublicEvent:
+        return _cluster_event("cluster.access_changed", self.cluster_id, self.given)
+
+    apply = unread
+
+
+@change
 class ClusterDetached(Change):
     """A sub-cluster outlives its job, or the job of a cluster is over but detached work in it is not."""
 

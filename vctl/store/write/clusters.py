@@ -11,7 +11,17 @@ from vctl.core.leases import Lease
 from vctl.engine import changes as ch
 from vctl.engine.lifecycle import CLUSTER, LEASE
 from vctl.store import moves, rows
-from vctl.store.rows import BORROW, LENDING, PRIMARY_QUEUE, PRIMARY_REVISION, QUEUE, STOPPED, dumps
+from vctl.store.rows import (
+    ACCESS,
+    BORROW,
+    LENDING,
+    PRIMARY_ACCESS,
+    PRIMARY_QUEUE,
+    PRIMARY_REVISION,
+    QUEUE,
+    STOPPED,
+    dumps,
+)
 from vctl.store.write.table import insert, writes
 
 CLUSTER_COLUMNS = (
@@ -93,14 +103,26 @@ def _moved(db: sqlite3.Connection, moved: Sequence[ch.ClusterMoved]) -> None:
         _change_settings(db, change.cluster_id, {STOPPED: change.stopped})
 
 
+def _set(
+    db: sqlite3.Connection, change: ch.QueueChanged | ch.AccessChanged, key: str, of_primary: str
+) -> None:
+    if change.cluster_id == PRIMARY:
+        settings = ((of_primary, dumps(dict(change.given))), (PRIMARY_REVISION, dumps(change.revision)))
+        db.executemany("INSERT OR REPLACE INTO meta VALUES (?, ?)", settings)
+    else:
+        _change_settings(db, change.cluster_id, {key: dict(change.given)})
+
+
 @writes(ch.QueueChanged)
 def _queues_changed(db: sqlite3.Connection, changed: Sequence[ch.QueueChanged]) -> None:
     for change in changed:
-        if change.cluster_id == PRIMARY:
-            settings = ((PRIMARY_QUEUE, dumps(change.given)), (PRIMARY_REVISION, dumps(change.revision)))
-            db.executemany("INSERT OR REPLACE INTO meta VALUES (?, ?)", settings)
-        else:
-            _change_settings(db, change.cluster_id, {QUEUE: change.given})
+        _set(db, change, QUEUE, PRIMARY_QUEUE)
+
+
+@writes(ch.AccessChanged)
+def _accesses_changed(db: sqlite3.Connection, changed: Sequence[ch.AccessChanged]) -> None:
+    for change in changed:
+        _set(db, change, ACCESS, PRIMARY_ACCESS)
 
 
 @writes(ch.ClusterDetached)

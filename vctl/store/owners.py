@@ -1,0 +1,32 @@
+"""Whose jobs are: the users of a shared service, by the numbers of jobs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from vctl.store.rows import dumps
+from vctl.store.store import Row, Store
+
+_OF = "SELECT job_id, uid, parent_cluster_id FROM jobs WHERE job_id"
+
+
+def among(store: Store, numbers: Iterable[int]) -> list[Row]:
+    """``job_id, uid, parent_cluster_id`` of those of these jobs that have rows of their own."""
+    return store.rows(f"{_OF} IN (SELECT value FROM json_each(?))", dumps(sorted(numbers)))
+
+
+def one(store: Store, number: int) -> Row | None:
+    """The same of one row."""
+    return store.row(f"{_OF} = ?", number)
+
+
+def spans(store: Store) -> list[tuple[int, int]]:
+    """The rows that stand for several members of arrays: their numbers, ascending, and for how many."""
+    found = store.rows("SELECT job_id, members FROM jobs WHERE members > 1 ORDER BY job_id")
+    return [(row[0], row[1]) for row in found]
+
+
+def first_of_array(store: Store, array_id: str) -> int | None:
+    """The number of the first member of an array; None if the array is gone."""
+    first: int | None = store.value("SELECT first_job_id FROM arrays WHERE array_id = ?", array_id)
+    return first
