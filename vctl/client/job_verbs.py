@@ -23,7 +23,7 @@ from vctl.client.fields import (
 from vctl.client.handles import ConfiguredBackend, Handle, Job, Task
 from vctl.client.queued import queued
 from vctl.client.state_api import Filters, Verbs
-from vctl.operations import clusters, jobs, nodes, tasks
+from vctl.operations import clusters, jobs, limits, nodes, tasks
 from vctl.operations.declare import Verb
 from vctl.spec.ids import resolve_cluster_id
 
@@ -50,6 +50,7 @@ class ClusterFields(TypedDict, total=False):
     spec: Written | Mapping[str, Any] | None
     borrow_limit: Amounts | None
     lending_limit: Amounts | None
+    private: Sequence[str] | None
     queue: Mapping[str, Any] | None
     submitters: Sequence[str] | None
     admins: Sequence[str] | None
@@ -282,6 +283,14 @@ class Clusters(Verbs):
 
     def _named(self, cluster_id: str | None) -> str:
         return self._state.cluster_id if cluster_id is None else resolve_cluster_id(cluster_id, "cluster_id")
+
+
+class Limits(Verbs):
+    """The verbs of ``vctl limit``."""
+
+    set = Verb(limits.set_limits)
+    list = Verb(limits.list_limits)
+    clear = Verb(limits.clear)
 
 
 class Nodes(Verbs):

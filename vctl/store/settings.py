@@ -13,6 +13,7 @@ from vctl.store.rows import (
     PRIMARY_ACCESS,
     PRIMARY_QUEUE,
     PRIMARY_REVISION,
+    PRIVATE,
     QUEUE,
     STOPPED,
     loads,
@@ -24,8 +25,8 @@ if TYPE_CHECKING:
     from vctl.core.access import Access
 
 __all__ = [
-    "ACCESS", "BORROW", "LENDING", "STOPPED", "access_of", "access_upward", "accesses", "of", "primary_revision",
-    "queue_of", "queues",
+    "ACCESS", "BORROW", "LENDING", "PRIVATE", "STOPPED", "access_of", "access_upward", "accesses", "of",
+    "primary_revision", "queue_of", "queues",
 ]  # fmt: skip
 
 
