@@ -96,7 +96,8 @@ class ServiceKeeper:
         )
         self.errors = os.open(f"{home}/{places.ERRORS}", _NEW_FILE, 0o600)
         os.dup2(_write_only(2), 2, inheritable=False)
-        self.listening = places.bind(path)
+        self.check()
+        self.listening = places.bind(path)  # last, as commands use the service from now on
         self.kept = [ServiceProcess(SCHEDULER, []), ServiceProcess(SERVER, [self.listening])]
 
     def _end(self, *_: object) -> None:
@@ -329,7 +330,6 @@ def main() -> int:
         places.prepare(home, account)
         held = places.lock(home)
         keeper = ServiceKeeper(home, path, account)
-        keeper.check()
     except places.Refused as error:
         sys.stderr.write(f"Error: {error.problem}\nFix: {error.fix}\n")
         return error.code
