@@ -98,7 +98,8 @@ class ServiceKeeper:
         os.dup2(_write_only(2), 2, inheritable=False)
         self.check()
         self.listening = places.bind(path)  # last, as commands use the service from now on
-        self.kept = [ServiceProcess(SCHEDULER, []), ServiceProcess(SERVER, [self.listening])]
+        self.words = places.bind(f"{os.path.dirname(path)}/{places.WORDS}", socket.SOCK_SEQPACKET)
+        self.kept = [ServiceProcess(SCHEDULER, [self.words]), ServiceProcess(SERVER, [self.listening])]
 
     def _end(self, *_: object) -> None:
         self.signalled = True
@@ -113,8 +114,10 @@ class ServiceKeeper:
             self._wait(max(0.0, min(due) - time.monotonic()) if due else None)
         for kept in reversed(self.kept):
             self._send_away(kept)
-        self.listening.close()
-        os.unlink(self.path)
+        for listening in (self.listening, self.words):
+            name = listening.getsockname()
+            listening.close()
+            os.unlink(name)
 
     def _wait(self, within_s: float | None) -> None:
         """Wait for messages and ends of processes, and handle them."""
