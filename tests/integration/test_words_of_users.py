@@ -107,7 +107,7 @@ ELSEWHERE = {
     "a tree in a file": ["vc", "plan", "-f", "{file}"],
     "jobs in a file": ["run", "-d", "--from", "{file}"],
     "an inherited variable": ["run", "-d", "--env", "HOME", "--", "true"],
-    "another state": ["ps", "--home", "/nowhere"],
+    "another state": ["ps", "--home", "{folder}/state"],
 }
 
 

@@ -42,6 +42,8 @@ TO_SERVICE = (
     b"VCTL_VNODE_ID", b"VCTL_NODE_ID", b"VCTL_JOB_SCOPE", b"VCTL_NOTIFY", b"VCTL_KILL_GRACE",
 )  # fmt: skip
 """The variables that a service gets: how output looks, where in a job a command runs, and settings of its own."""
+_FORMAT, _READ_ONCE = 0o170000, (0o010000, 0o140000, 0o100000)
+"""The bits of a file's mode that say its kind; pipes, sockets and ordinary files. The module stat has them, too."""
 _SUBMITS = ("run", "job", "task")
 """The first words of commands that submit something, for which the service gets the whole environment, as data."""
 
@@ -152,11 +154,13 @@ def _is_for_the_service(words: list[str]) -> bool:
 
 def _has_input() -> bool:
     """Whether standard input has data, of which a submit warns that no job reads it."""
+    if os.fstat(0).st_mode & _FORMAT not in _READ_ONCE:
+        return False
     import select
 
     poll = select.poll()
     poll.register(0, select.POLLIN)
-    return not os.isatty(0) and any(events & select.POLLIN for _, events in poll.poll(0))
+    return any(events & select.POLLIN for _, events in poll.poll(0))
 
 
 def _written(line: "_socket.socket") -> int | None:
