@@ -34,6 +34,7 @@ def main() -> int:
         logs.remove_for_us = keeper.remove_log
         if what == CHECK:
             listen.import_server()
+            load(cwd="/")  # a mistake in the settings is told to who starts the service
             return 0
         state = f"{home}/{STATE}"
         with suppress(FileExistsError):
