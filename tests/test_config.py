@@ -11,6 +11,7 @@ import pytest
 from tests.specification import spec
 from vctl.config import SETTINGS, load
 from vctl.errors import BadSpec
+from vctl.operations.connection import Connection
 
 pytestmark = spec("13.settings")
 
@@ -238,3 +239,18 @@ def test_the_service_of_the_machine_is_used_unless_another_state_is_named(home, 
 def test_a_settings_file_that_names_a_state_directory_stays_without_the_service(home):
     user_file(home, 'home = "/srv/mine"\n')
     assert at(home, VCTL_SOCKET=str(home)).get("address") is None
+
+
+@spec("19.service")
+@pytest.mark.parametrize(
+    ("address", "fix"),
+    [
+        ("unix://run/vctl/vctl.sock", "write unix:///run/vctl/vctl.sock"),
+        ("/run/vctl/vctl.sock", "write http://HOST:PORT or unix:/PATH"),
+        ("unix:", "write http://HOST:PORT or unix:/PATH"),
+    ],
+)
+def test_an_address_that_is_nearly_one_of_a_socket(address, fix):
+    with pytest.raises(BadSpec) as refused:
+        Connection(address, None)
+    assert fix in refused.value.fix

@@ -140,6 +140,13 @@ def test_a_submit_has_the_directory_and_the_variables_of_its_user(service: Servi
     assert service.ok(ANA, "logs", name).splitlines() == ["blue", home, ANA]
 
 
+@pytest.mark.parametrize("over", ["words", "HTTP"])
+@pytest.mark.parametrize("words", [["logs", "first"], ["job", "stop", "first"], ["job", "delete", "first"]])
+def test_what_is_another_users_is_refused(service: Service, first: str, words: list[str], over: str) -> None:
+    ran = service.run(BEN, *words, **({"VCTL_DEBUG": "1"} if over == "HTTP" else {}))
+    assert (ran.code, ran.out) == (8, ""), ran
+
+
 def test_a_fork_has_little_of_the_environment_of_its_user(service: Service) -> None:
     """A command that submits nothing sends only the variables that are listed."""
     from vctl.cli.command_client import TO_SERVICE, encode_for_service
