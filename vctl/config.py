@@ -45,6 +45,13 @@ SETTINGS: tuple[Setting, ...] = (
     Setting("cluster", "cluster", "VCTL_CLUSTER", "Cluster to submit to without -c."),
     Setting("address", "text", "VCTL_ADDRESS", "URL of a server to use instead of the state directory."),
     Setting("token_file", "path", "VCTL_TOKEN_FILE", "File that holds the token of the server."),
+    Setting(
+        "socket",
+        "path",
+        "VCTL_SOCKET",
+        "Socket of the shared service of this machine, which is used where there is one.",
+        "/run/vctl/vctl.sock",
+    ),
     Setting("output", "output", "VCTL_OUTPUT", f"Form of results: {', '.join(OUTPUTS)}.", "table"),
     Setting("color", "color", "VCTL_COLOR", f"Colour: {', '.join(COLORS)}.", "auto"),
     Setting(
@@ -189,6 +196,23 @@ class Config:
                 values[name], origins[name] = _parse(_setting(name), given, where, self.cwd, self.env), "flag"
         return Config(values, origins, self.cwd, self.env)
 
+    def with_service(self) -> Config:
+        """A copy that uses the shared service of this machine: unless a state directory or a server is set."""
+        path = str(self.values["socket"])
+        if self.values["address"] or self.values["home"]:
+            return self
+        if self.origins["socket"] == "default" and not os.path.exists(path):
+            return self
+        where = f"socket {path}"
+        return Config(
+            {**self.values, "address": f"unix:{path}"}, {**self.origins, "address": where}, self.cwd, self.env
+        )
+
+    @property
+    def is_shared(self) -> bool:
+        """Whether the server in use is the shared service of this machine."""
+        return str(self.values["address"] or "").startswith("unix:")
+
     def of_the_scheduler(self) -> dict[str, object]:
         """The settings that a scheduler with this configuration goes by."""
         return {name: self.values[name] for name in OF_THE_SCHEDULER}
@@ -235,7 +259,7 @@ def load(
             values[setting.name] = _parse(setting, text, setting.env, folder, env)
             origins[setting.name] = f"environment {setting.env}"
     config = Config(values, origins, folder, env)
-    return config.with_flags(flags) if flags else config
+    return (config.with_flags(flags) if flags else config).with_service()
 
 
 def _files(cwd: str, env: Mapping[str, str]) -> list[str]:

@@ -9,7 +9,7 @@ import signal
 import time
 import traceback
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from vctl.daemon.collection import Collection
 from vctl.daemon.command_server import CommandServer
@@ -21,6 +21,7 @@ from vctl.errors import Conflict, DiskTrouble, Unreachable, VctlError, known
 from vctl.ops import background
 from vctl.ray.daemon import ray_nodes
 from vctl.runtime.detached import settle_in, use_cpus
+from vctl.runtime.keeper import KeeperLine
 from vctl.runtime.local import LocalRuntime
 from vctl.spec.provider_spec import parse_provider
 from vctl.store import locks, nodes, ownership, rows, upkeep, write
@@ -33,6 +34,14 @@ if TYPE_CHECKING:
     from vctl.ray.daemon.ray_nodes import RayNodes
     from vctl.runtime.protocol import Runtime
 
+
+class SharedService(NamedTuple):
+    """What a scheduler of a shared service has: the line to its keeper, and the address that jobs reach it by."""
+
+    keeper: KeeperLine
+    address: str
+
+
 HANDOVER_S = 20.0
 LEAVE_S = 5.0
 """The time in which a background scheduler must end when a foreground scheduler starts."""
@@ -41,15 +50,16 @@ CHECK_EVERY_S = 1.0
 _PAUSE_S = 0.01
 
 
-def run_daemon(home: Path, config: Config) -> int:
+def run_daemon(home: Path, config: Config, shared: SharedService | None = None) -> int:
     """Schedule in the foreground until a signal; returns the exit code. A second one is refused at once."""
     from vctl.store.database import prepare_home
 
     prepare_home(home)
     with Signals() as signals, Store.open(home) as store:
+        store.address = "" if shared is None else shared.address
         lock = SchedulerLock(home)
         _take_over(home, lock, signals)
-        return 0 if signals.caught else _rule(store, config, lock, signals, kind=FOREGROUND)
+        return 0 if signals.caught else _rule(store, config, lock, signals, kind=FOREGROUND, shared=shared)
 
 
 def run_in_background(home: Path, config: Config, start: StartLock) -> int:
@@ -77,11 +87,19 @@ def run_in_background(home: Path, config: Config, start: StartLock) -> int:
         raise
 
 
-def _rule(store: Store, config: Config, lock: SchedulerLock, signals: Signals, *, kind: str) -> int:
+def _rule(
+    store: Store,
+    config: Config,
+    lock: SchedulerLock,
+    signals: Signals,
+    *,
+    kind: str,
+    shared: SharedService | None = None,
+) -> int:
     """Schedule until the scheduler ends, and release the lock; returns the exit code."""
     ray_nodes.check(store, on_ray=bool(config.get("ray")))
     write.load_all()
-    scheduler = _scheduler_of(store, config, kind=kind)
+    scheduler = _scheduler_of(store, config, kind=kind, shared=shared)
     nodes = ray_nodes.of(scheduler.runtime, store.home, config)
     idle_s = float(config.get("idle_exit")) if kind == BACKGROUND else None
     orderly = False
@@ -94,7 +112,8 @@ def _rule(store: Store, config: Config, lock: SchedulerLock, signals: Signals, *
         background.put_in_force(store, config)
         collection.settle()
         say(f"vctl daemon {os.getpid()}{background.BEGAN}{store.home} in the {kind}")
-        orderly = _loop(scheduler, signals, collection, commands, notifier, nodes, lock, idle_s)
+        keeper = None if shared is None else shared.keeper
+        orderly = _loop(scheduler, signals, collection, commands, notifier, nodes, lock, idle_s, keeper)
         say(f"vctl daemon {os.getpid()}{background.ENDED}")
     except VctlError as error:  # a newer scheduler has taken over, or the directory is gone
         say(f"vctl daemon {os.getpid()} ends: {error.problem}")
@@ -110,7 +129,7 @@ def _rule(store: Store, config: Config, lock: SchedulerLock, signals: Signals, *
     return 0
 
 
-def _scheduler_of(store: Store, config: Config, *, kind: str) -> Scheduler:
+def _scheduler_of(store: Store, config: Config, *, kind: str, shared: SharedService | None) -> Scheduler:
     """A scheduler with the settings of a configuration; ``kind``: foreground or background."""
     runtime: Runtime
     if address := config.get("ray"):
@@ -118,7 +137,10 @@ def _scheduler_of(store: Store, config: Config, *, kind: str) -> Scheduler:
 
         runtime = RayRuntime(store.home, address)
     else:
-        runtime = LocalRuntime(store.home, apart=bool(config.get("supervisor_per_job")))
+        mark = None if shared is None else ("VCTL_ADDRESS", shared.address)
+        keeper = None if shared is None else shared.keeper
+        apart = bool(config.get("supervisor_per_job"))
+        runtime = LocalRuntime(store.home, mark=mark, apart=apart, keeper=keeper)
     duration = config.get("lease_duration")
     return Scheduler(
         store,
@@ -150,8 +172,9 @@ def _loop(
     nodes: RayNodes | None,
     lock: SchedulerLock,
     idle_s: float | None,
+    keeper: KeeperLine | None,
 ) -> bool:
-    """Take turns until the scheduler ends: True, by a signal; False, it was idle and has resigned."""
+    """Take turns until the scheduler ends: True, by a signal or with its keeper; False, idle, it has resigned."""
     poll = select.poll()
     poll.register(scheduler.watch.fileno(), select.POLLIN)
     poll.register(scheduler.runtime.fileno(), select.POLLIN)
@@ -159,9 +182,12 @@ def _loop(
     poll.register(commands.fileno(), select.POLLIN)
     resting = select.poll()  # while the scheduler rests after an error, only a signal wakes it
     resting.register(signals.fileno(), select.POLLIN)
+    if keeper is not None:
+        for each in (poll, resting):
+            each.register(keeper.fileno(), 0)
     watched = WatchedHome(scheduler, lock)
     idle_at: float | None = None  # since when it is known not to be needed; the last check may be long ago
-    while not signals.caught:
+    while not (signals.caught or (keeper is not None and keeper.is_gone())):
         watched.maintain()
         commands.maintain()
         if nodes is not None:

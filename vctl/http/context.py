@@ -6,6 +6,7 @@ import asyncio
 import os
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TypeVar
@@ -14,17 +15,23 @@ from starlette.requests import HTTPConnection
 
 from vctl.config import Config
 from vctl.core.caller import Caller
+from vctl.core.identity import Identity
 from vctl.operations.declare import Context
-from vctl.ops.background import Background
+from vctl.ops.background import Background, KeptScheduler
+from vctl.ops.users import Users
 from vctl.runtime.watch import MODIFY, Watch
 from vctl.store.kept import OpenStores
 from vctl.store.store import Store
 
 T = TypeVar("T")
+ASKING: ContextVar[Identity] = ContextVar("vctl_asking")
+"""Who asks: set for each request of a shared service before anything opens the state."""
 CALLER_HEADERS = ("x-vctl-job-id", "x-vctl-submission-id")
 """The headers in which a client names its job, so that the rights of that job apply to the request."""
 OWN = ("PATH", "HOME", "USER", "LOGNAME", "SHELL", "LANG", "TZ", "TMPDIR")
 """The variables that a job gets from the server if its submitter sent no environment."""
+NEUTRAL = ("PATH", "LANG", "TZ")
+"""Those of them that say nothing about the user of the server."""
 
 
 class Changes:
@@ -78,16 +85,21 @@ async def within(ticket: asyncio.Event, seconds: float) -> None:
 
 @dataclass
 class Server:
-    """One running server. ``token`` None: no token is required (a private socket, or ``--no-token`` on loopback)."""
+    """One running server. ``token`` None: no token is required (a private socket, or ``--no-token`` on loopback).
+
+    ``users``: of a shared service, whose requests have the identity of who asks; None in personal mode.
+    """
 
     home: Path
     config: Config
     token: str | None
     loopback: bool = True
+    users: Users | None = None
     changes: Changes = field(default_factory=Changes)
 
     def __post_init__(self) -> None:
-        self.background = Background(self.config)
+        self.background = Background(self.config) if self.users is None else KeptScheduler(self.config)
+        self._own = None if self.users is None else self.users.own()
         self._stores = OpenStores(self.home, self.config.get("lock_timeout"))
 
     @contextmanager
@@ -95,6 +107,7 @@ class Server:
         """The state, for one operation in one thread; it stays open for later ones."""
         with self._stores.opened() as store:
             store.caller, store.local_node = None, self.config.local_node
+            store.identity = ASKING.get(self._own)
             yield self.background.attend(store)
 
     async def read(self, query: Callable[[Store], T]) -> T:
@@ -107,7 +120,11 @@ class Server:
         return await asyncio.to_thread(work)
 
     def surroundings(self, given: Mapping[str, str] | None) -> Mapping[str, str]:
-        """The environment of a job, with the settings of the server."""
+        """The environment of a job, with the settings of the server; of a shared service little of its own."""
+        if self.users is not None:
+            return (
+                {name: os.environ[name] for name in NEUTRAL if name in os.environ} if given is None else given
+            )
         if given is None:
             given = {name: os.environ[name] for name in OWN if name in os.environ}
         return {**self.background.settings(), **given}

@@ -12,6 +12,7 @@ import time
 from bisect import bisect_right
 from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
+from contextvars import Context
 from functools import partial
 from typing import NamedTuple
 
@@ -120,7 +121,8 @@ class Broadcast:
             own.listeners += 1
         if self._reading is None:
             self._since, self._failure = None, None
-            self._reading = asyncio.create_task(self._read())
+            # in the name of the service: the first listener's may not be that of the others
+            self._reading = asyncio.create_task(self._read(), context=Context())
         try:
             yield own
         finally:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import hmac
 import ipaddress
 import json
@@ -15,10 +16,12 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from vctl.core.text import visible
 from vctl.errors import BadSpec, VctlError
 from vctl.http.answers import MANAGEMENT, TooLarge, Unauthorized, WrongHost, body_for, encode
-from vctl.http.context import Server
+from vctl.http.context import ASKING, Server
 from vctl.spec.source import MAX_BATCH_BYTES, unique_keys
 from vctl.spec.text import KERNEL_FIELDS, check_document
 
+PEER = "peer"
+"""Where the state of a request says which process has connected."""
 MAX_BYTES = 8 << 20
 BATCHES = {"/api/v1/jobs:batch": "jobs", "/api/v1/tasks:batch": "tasks"}
 """The path of many jobs or tasks in one request -> the field whose texts the verb checks itself, with their lines."""
@@ -57,6 +60,7 @@ class Guard:
         if scope["type"] == "websocket":
             try:
                 self._check(scope)
+                await self._identify(scope)
             except VctlError as error:
                 await _refuse(scope, send, error)
             else:
@@ -69,6 +73,7 @@ class Guard:
         send = _timed(send, only_head=only_head)
         try:
             self._check(scope)
+            await self._identify(scope)
             if only_head:
                 scope = {**scope, "method": "GET"}
             if scope["path"].startswith(UPLOADS):
@@ -87,6 +92,16 @@ class Guard:
                 raise
             said = f"the answer to {scope['path']} broke off: {error.__cause__.problem}"
             sys.stderr.write(f"vctl serve: {visible(said)}\n")  # its client sees that it is not complete
+
+    async def _identify(self, scope: Scope) -> None:
+        """In a shared service: say who asks, for everything that opens the state for this request."""
+        if (users := self.server.users) is None:
+            return
+        peer = scope["state"][PEER]
+        identity = users.known(peer)
+        if identity is None:  # the host's database of users may be far away
+            identity = await asyncio.to_thread(users.identity, peer)
+        ASKING.set(identity)
 
     def _check(self, scope: Scope) -> None:
         headers = _headers(scope["headers"])

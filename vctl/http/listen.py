@@ -18,6 +18,8 @@ from vctl.errors import BadSpec, Conflict, NotPermitted, VctlError
 
 if TYPE_CHECKING:
     from vctl.config import Config
+    from vctl.http.context import Server
+    from vctl.runtime.keeper import KeeperLine
 
 TOKEN_FILE = "token"
 MIN_TOKEN = 16
@@ -40,17 +42,8 @@ def serve(
     """Answer requests until SIGINT or SIGTERM. Refuses to listen without a token where other users could connect."""
     options = {"--host": host, "--port": port, "--uds": uds, "--token-file": token_file}
     _check_options(options, no_token=no_token)
-    try:
-        import uvicorn
-
-        from vctl.http.app import create_app
-        from vctl.http.context import Server
-        from vctl.http.protocol import Ending, limited
-    except ImportError as error:
-        raise VctlError(
-            f"the server needs a package that is not installed: {error.name}",
-            fix=f"{sys.executable} -m pip install fastapi uvicorn wsproto",
-        ) from None
+    import_server()
+    from vctl.http.context import Server
     from vctl.http.guard import is_loopback
     from vctl.store.database import prepare_home
     from vctl.store.store import Store
@@ -68,26 +61,65 @@ def serve(
     token = None if no_token or uds is not None else read_token(config, token_file)
     listening = _unix(uds) if uds is not None else _tcp(host, port)
     server = Server(home, config, token, loopback=loopback)
-    websockets: Literal["none", "wsproto"] = (
-        "none" if find_spec("wsproto") is None else "wsproto"
-    )  # for Ray's clients
-    settings = uvicorn.Config(
-        create_app(server), http=limited(), ws=websockets, backlog=ACCEPTED, log_level="warning", access_log=False,
-        server_header=False, timeout_graceful_shutdown=GRACE_S, proxy_headers=False, lifespan="on",
-    )  # fmt: skip
-    ending = Ending(settings, server.changes)
-    # before uvicorn handles them, and when it raises them again
-    for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, ending.leave)
     where = f"unix:{uds}" if uds is not None else _url(host, listening)
-    say(f"vctl serve {os.getpid()} answers at {where}" + ("" if token else ", without a token"))
+    said = f"vctl serve {os.getpid()} answers at {where}" + ("" if token else ", without a token")
     try:
-        ending.run(sockets=[listening])
+        _answer(server, listening, lambda: say(said))
     finally:
         listening.close()
         if uds is not None:
             Path(uds).unlink(missing_ok=True)
     return 0
+
+
+def serve_users(config: Config, listening: socket.socket, keeper: KeeperLine) -> None:
+    """Answer the users of this host at a socket of the keeper, until it ends or SIGTERM; tokens are not asked for."""
+    import_server()
+    from vctl.http.context import Server
+    from vctl.ops.users import Users
+    from vctl.store.store import Store
+
+    home = config.home()
+    Store.open(home).close()
+    _answer(Server(home, config, None, loopback=False, users=Users()), listening, lambda: None, keeper)
+
+
+def import_server() -> None:
+    """Import the packages that only a server needs. Raises the error that says which one is missing."""
+    try:
+        import uvicorn  # noqa: F401
+
+        from vctl.http import app  # noqa: F401
+    except ImportError as error:
+        raise VctlError(
+            f"the server needs a package that is not installed: {error.name}",
+            fix=f"{sys.executable} -m pip install fastapi uvicorn wsproto",
+        ) from None
+
+
+def _answer(
+    server: Server, listening: socket.socket, begun: Callable[[], None], keeper: KeeperLine | None = None
+) -> None:
+    """Answer requests until a signal, or until the keeper ends; ``begun`` is called when signals are handled."""
+    import uvicorn
+
+    from vctl.http.app import create_app
+    from vctl.http.protocol import Ending, limited
+
+    websockets: Literal["none", "wsproto"] = (
+        "none" if find_spec("wsproto") is None else "wsproto"
+    )  # for Ray's clients
+    settings = uvicorn.Config(
+        create_app(server), http=limited(names_peers=server.users is not None), ws=websockets, backlog=ACCEPTED,
+        log_level="warning", access_log=False, server_header=False, timeout_graceful_shutdown=GRACE_S,
+        proxy_headers=False, lifespan="on",
+    )  # fmt: skip
+    ending = Ending(settings, server.changes, keeper)
+    # before uvicorn handles them, and when it raises them again
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, ending.leave)
+    begun()
+    ending.run(sockets=[listening])
 
 
 def _check_options(given: Mapping[str, object], *, no_token: bool) -> None:

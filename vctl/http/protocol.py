@@ -5,8 +5,10 @@ from __future__ import annotations
 import asyncio
 import errno
 import resource
+import signal
 import socket
 import sys
+from collections import Counter
 from types import FrameType
 from typing import Any, ClassVar
 
@@ -14,10 +16,12 @@ import h11
 import uvicorn
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
-from vctl.errors import BadSpec, Unreachable, VctlError
+from vctl.errors import BadSpec, NotPermitted, Unreachable, VctlError
 from vctl.http.answers import encode
 from vctl.http.context import Changes
-from vctl.http.guard import UPLOADS
+from vctl.http.guard import PEER, UPLOADS
+from vctl.ops.users import peer_of
+from vctl.runtime.keeper import KeeperLine
 
 HEADERS_S = 10.0
 """Seconds for the line and the headers of a request, from the connection or from the first byte on."""
@@ -26,7 +30,10 @@ BODY_S = 60.0
 UPLOAD_S = 900.0
 """Seconds for the body of an upload, which may be large."""
 HALF_OPEN_PART = 4
-"""One peer may have this part of the connections (a quarter) with requests that have not arrived completely."""
+"""One peer may have this part of the connections (a quarter) with requests that have not arrived completely.
+
+A user of a shared service may have no more than this part at all.
+"""
 WAITING = 2048
 """The most connections that wait until the server accepts them."""
 
@@ -41,14 +48,37 @@ class Protocol(H11Protocol):
     _phase: object = None
     _timer: asyncio.TimerHandle | None = None
     _upgraded = False
+    _uid: int | None = None
+    of_user: ClassVar[Counter[int]] = Counter()
+    """The connections of each user of a shared service."""
+    names_peers = False
+    """Whether a request says who has connected: of a shared service."""
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # as uvicorn has it
         """A client connects."""
         super().connection_made(transport)
+        if self.names_peers and not self._name_peer():
+            return
         if len(self.connections) > self.connection_limit:
             self._hang_up(Crowded("too many connections", fix="try again in a moment"))
         else:
             self._watch()
+
+    def _name_peer(self) -> bool:
+        """Note who has connected, for the requests and for the limits of one peer; False if nobody may."""
+        try:
+            peer = peer_of(self.transport.get_extra_info("socket"))
+        except NotPermitted as error:
+            self._hang_up(error)
+            return False
+        self.client = (f"uid {peer.uid}", 0)
+        self.app_state = {**self.app_state, PEER: peer}
+        self.of_user[peer.uid] += 1
+        self._uid = peer.uid
+        if self.of_user[peer.uid] > max(1, self.connection_limit // HALF_OPEN_PART):
+            self._hang_up(Crowded("too many connections of one user", fix="close some, or try again"))
+            return False
+        return True
 
     def data_received(self, data: bytes) -> None:
         """A part of a request."""
@@ -70,6 +100,10 @@ class Protocol(H11Protocol):
         if self._timer is not None:
             self._timer.cancel()
         self._note_half_open(awaits=False)
+        if self._uid is not None:
+            self.of_user[self._uid] -= 1
+            if not self.of_user[self._uid]:
+                del self.of_user[self._uid]
         super().connection_lost(exc)
 
     def _watch(self) -> None:
@@ -143,9 +177,15 @@ def capacity() -> tuple[int, int]:
     return max(4, min(1000, spare // 2)), max(1, min(40, spare // 2 // FILES_OF_A_STORE))
 
 
-def limited() -> type[Protocol]:
-    """The protocol with the limit of connections."""
-    return type("Limited", (Protocol,), {"connection_limit": capacity()[0], "half_open": {}})
+def limited(*, names_peers: bool = False) -> type[Protocol]:
+    """The protocol with the limit of connections. ``names_peers``: requests say who has connected."""
+    own = {
+        "connection_limit": capacity()[0],
+        "half_open": {},
+        "of_user": Counter(),
+        "names_peers": names_peers,
+    }
+    return type("Limited", (Protocol,), own)
 
 
 class Complaints:
@@ -184,15 +224,23 @@ class Crowded(Unreachable):
 class Ending(uvicorn.Server):
     """uvicorn's server, which wakes waiting requests when it ends."""
 
-    def __init__(self, settings: uvicorn.Config, changes: Changes) -> None:
+    def __init__(self, settings: uvicorn.Config, changes: Changes, keeper: KeeperLine | None = None) -> None:
         super().__init__(settings)
-        self._changes = changes
+        self._changes, self._keeper = changes, keeper
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         """Start serving; connections queue up to the limit of the socket, which asyncio has lowered."""
         await super().startup(sockets)
         for listening in sockets or ():
             listening.listen(WAITING)
+        if self._keeper is not None:  # it sends nothing, so what can be read is its end
+            asyncio.get_running_loop().add_reader(self._keeper.fileno(), self._orphaned)
+
+    def _orphaned(self) -> None:
+        """End with the keeper."""
+        assert self._keeper is not None
+        asyncio.get_running_loop().remove_reader(self._keeper.fileno())
+        self.handle_exit(signal.SIGTERM, None)
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
         """Handle SIGINT or SIGTERM: also let the waiting requests return."""

@@ -193,7 +193,9 @@ class Connection:
         reason = getattr(error, "strerror", None) or str(error) or type(error).__name__
         return Unreachable(
             f"the server at {self.address} cannot be reached: {reason}",
-            fix="start it with `vctl serve`, correct VCTL_ADDRESS, or unset it to use this machine",
+            fix="ask who administers it to start it (`vctl daemon --shared`), or set VCTL_HOME to work without it"
+            if self._unix
+            else "start it with `vctl serve`, correct VCTL_ADDRESS, or unset it to use this machine",
         )
 
     def _parsed(self, content: bytes) -> Any:

@@ -52,7 +52,7 @@ Grace = Annotated[
 
 # ---- submitting ----
 
-OURS = ("VCTL_ADDRESS", "VCTL_TOKEN", "VCTL_TOKEN_FILE", "VCTL_HOME")
+OURS = ("VCTL_ADDRESS", "VCTL_TOKEN", "VCTL_TOKEN_FILE", "VCTL_HOME", "VCTL_SOCKET")
 """Variables by which a client reaches the server; it does not send them, so no job gets them."""
 
 

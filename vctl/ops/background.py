@@ -32,7 +32,7 @@ OLDER = "older"
 SCHEDULERS = (locks.FOREGROUND, locks.BACKGROUND, OLDER)
 STOP_S, KILL_S = 10.0, 5.0
 """Seconds until a scheduler that does not end is killed, and seconds to wait after that. Nothing is lost by a kill."""
-_SETTINGS = (
+SETTINGS = (
     "local_node", "unit_resources", "maintenance_interval", "lease_idle_timeout", "lease_cooldown", "lease_duration",
     "reclaim_grace", "ray", "provider", "provider_timeout", "log_max_bytes", "idle_exit", "autostart", "kill_grace",
     "supervisor_per_job",
@@ -124,7 +124,7 @@ class Background:
 
     def settings(self) -> dict[str, str]:
         """The settings for a scheduler that this process starts, as variables."""
-        return self.config.handed_on(_SETTINGS)
+        return self.config.handed_on(SETTINGS)
 
     def _on_ray(self) -> dict[str, str]:
         """What a scheduler on a Ray cluster needs; its address is that of the last one, if none is set."""
@@ -177,6 +177,20 @@ class Background:
             fix=f"see {self.home / LOG}, or run `vctl daemon` to see its messages",
             details={"log": said},
         )
+
+
+class KeptScheduler(Background):
+    """A scheduler that a keeper starts, and starts again: nobody else does, and who needs it waits for it."""
+
+    def needed(self, store: Store) -> None:
+        """Start nothing."""
+
+    def require(self) -> None:
+        """Let the caller wait."""
+
+    def see_to_it(self) -> bool:
+        """Whether a scheduler works."""
+        return locks.scheduler_is_running(self.home)
 
 
 def none_at_work() -> Unreachable:

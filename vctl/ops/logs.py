@@ -5,7 +5,7 @@ from __future__ import annotations
 import errno
 import os
 import stat
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
 
@@ -150,10 +150,20 @@ def names(home: Path) -> set[str]:
     return set()
 
 
+remove_for_us: Callable[[str], None] | None = None
+"""In a shared service: removes a file from the directory of the logs, which belongs to root."""
+
+
 def forget_log(home: Path, name: str) -> None:
     """Remove a log. The caller holds the write lock."""
+    path = log_path(os.fspath(home), name)
     with suppress(FileNotFoundError, NotADirectoryError, IsADirectoryError):
-        os.unlink(log_path(os.fspath(home), name))
+        try:
+            os.unlink(path)
+        except PermissionError:  # there is one, and its directory belongs to root
+            if remove_for_us is None:
+                raise
+            remove_for_us(os.path.basename(path))
 
 
 def write_out(data: bytes) -> None:

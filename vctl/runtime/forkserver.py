@@ -1,4 +1,7 @@
-"""The scheduler's end of the launcher: starts it, sends numbers for supervisors, notices its death."""
+"""The scheduler's end of the launcher: starts it, sends numbers for supervisors, notices its death.
+
+In a shared service the launcher is root's, and the keeper starts it.
+"""
 
 import os
 import select
@@ -8,6 +11,7 @@ import sys
 from pathlib import Path
 
 from vctl.runtime import frames, processes
+from vctl.runtime.keeper import KeeperLine
 from vctl.runtime.protocol import RuntimeUnavailable
 from vctl.runtime.supervisor import NUMBER_BYTES
 
@@ -21,9 +25,23 @@ _KEPT = ("LD_LIBRARY_PATH", "PATH", "TZ")
 class ForkServer:
     """One launcher process. Numbers may be sent before it is ready; it reads them later."""
 
-    def __init__(self, home: Path) -> None:
+    def __init__(self, home: Path, keeper: KeeperLine | None = None) -> None:
         self._channel, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         self._channel.settimeout(_SEND_TIMEOUT_S)
+        self.pid = self._started = 0
+        self._handle = -1
+        """The process, where it is a child of this one."""
+        with theirs:
+            try:
+                if keeper is None:
+                    self._spawn(home, theirs)
+                else:
+                    keeper.launcher(theirs)
+            except BaseException:
+                self._channel.close()
+                raise
+
+    def _spawn(self, home: Path, theirs: socket.socket) -> None:
         errors = os.fspath(home / "launcher.log")
         files = [
             (os.POSIX_SPAWN_DUP2, theirs.fileno(), 0),
@@ -35,13 +53,10 @@ class ForkServer:
         try:
             self.pid = os.posix_spawn(sys.executable, argv, env, file_actions=files, setsid=True)
         except OSError as error:
-            self._channel.close()
             raise RuntimeUnavailable(
                 f"cannot start the launcher: {error.strerror}",
                 fix="free memory, or raise the limit of processes (`ulimit -u`), then try again",
             ) from error
-        finally:
-            theirs.close()
         self._started = processes.start_time(self.pid) or 0
         self._handle = os.pidfd_open(self.pid)
 
@@ -59,19 +74,23 @@ class ForkServer:
         try:
             words = number.to_bytes(NUMBER_BYTES, "little") + index.to_bytes(NUMBER_BYTES, "little")
             frames.send(self._channel, words, [line.fileno()], waits=True)
-            signal.pidfd_send_signal(self._handle, signal.SIGCONT)  # it may have been stopped
+            if self.pid:
+                signal.pidfd_send_signal(self._handle, signal.SIGCONT)  # it may have been stopped
         except (ProcessLookupError, BrokenPipeError, ConnectionResetError, TimeoutError):
             return False
         return True
 
     def abandon(self) -> None:
         """Kill a launcher that failed."""
-        processes.send_signal(self.pid, self._started, signal.SIGKILL)
+        if self.pid:
+            processes.send_signal(self.pid, self._started, signal.SIGKILL)
         self.close()
 
     def close(self) -> None:
         """End the launcher by closing its channel, and collect it; its supervisors continue."""
         self._channel.close()
+        if not self.pid:
+            return  # the keeper collects it
         try:
             poll = select.poll()
             poll.register(self._handle, select.POLLIN)

@@ -17,6 +17,7 @@ from typing import NamedTuple
 
 from vctl.runtime import processes
 from vctl.runtime.findings import Findings, RunRecords
+from vctl.runtime.keeper import KeeperLine
 from vctl.runtime.processes import HOME_MARK, RUN_MARK
 from vctl.runtime.protocol import (
     LaunchRequest,
@@ -51,16 +52,25 @@ class _Stop(NamedTuple):
 class LocalRuntime(Runtime):
     """Launches, observes and stops runs below one state directory. Safe to use from several threads."""
 
-    def __init__(self, home: Path, *, shown_home: Path | None = None, apart: bool = False) -> None:
+    def __init__(
+        self,
+        home: Path,
+        *,
+        mark: tuple[str, str] | None = None,
+        apart: bool = False,
+        keeper: KeeperLine | None = None,
+    ) -> None:
         """Make missing directories. The first process starts with `prepare` or `launch`.
 
-        ``shown_home``: the state directory that processes get in VCTL_HOME; None means ``home``. ``apart``: each
-        process that runs has a supervisor of its own.
+        ``mark``: the variable by which processes find this directory, or its service; None means VCTL_HOME.
+        ``apart``: each process that runs has a supervisor of its own. ``keeper``: starts the launchers of a service.
         """
         self.boot = processes.boot_id()
         self._findings = Findings(home.absolute(), self.boot)
         self._findings.supervisors.apart = apart
-        self._shown_home = os.fspath(shown_home or self._findings.records.home)
+        self._findings.supervisors.keeper = keeper
+        name, text = mark or (HOME_MARK, os.fspath(self._findings.records.home))
+        self._mark = name.encode(), os.fsencode(text)
         self._records = self._findings.records
         self._supervisors, self._of = self._findings.supervisors, self._findings.of
         self._stopping: dict[str, _Stop] = {}  # of runs that are not over
@@ -96,7 +106,7 @@ class LocalRuntime(Runtime):
     def launch(self, request: LaunchRequest) -> None:
         """Start a run and return at once; its records show the result."""
         check_run_id(request.run_id)
-        packed = marshal.dumps(_packed(request, self._shown_home))
+        packed = marshal.dumps(_packed(request, self._mark))
         with self._lock:
             if (file := self._records.files.get(request.supervisor)) is not None:
                 file.declined.discard(request.run_id)
@@ -107,7 +117,7 @@ class LocalRuntime(Runtime):
     def launch_next(self, request: LaunchRequest, follows: str) -> bool:
         """Have a run start as soon as another one is over; False when that is not possible."""
         check_run_id(request.run_id)
-        packed = marshal.dumps(_packed(request, self._shown_home, follows))
+        packed = marshal.dumps(_packed(request, self._mark, follows))
         with self._lock:
             given = self._supervisors.give_next(request.supervisor, request.run_id, packed)
             if given:
@@ -214,7 +224,7 @@ class LocalRuntime(Runtime):
         return start is not None and processes.alive(start.pid, start.pid_started, start.boot_id)
 
     def _marked(self) -> dict[bytes, list[processes.Process]]:
-        return processes.marked(RUN_MARK.encode(), os.fsencode(f"{HOME_MARK}={self._shown_home}"))
+        return processes.marked(RUN_MARK.encode(), b"%b=%b" % self._mark)
 
     # ---- ending ----
 
@@ -372,12 +382,12 @@ class LocalRuntime(Runtime):
 _ENCODING = sys.getfilesystemencoding(), sys.getfilesystemencodeerrors()
 
 
-def _packed(request: LaunchRequest, home: str, follows: str = "") -> Request:
+def _packed(request: LaunchRequest, mark: tuple[bytes, bytes], follows: str = "") -> Request:
     """The request as bytes, because the launcher's locale, and so its encoding, may be another one."""
     code, errors = _ENCODING
     env = {name.encode(code, errors): text.encode(code, errors) for name, text in request.own.items()}
     run_id = request.run_id.encode(code, errors)
-    env[_MARKS[0]], env[_MARKS[1]] = run_id, home.encode(code, errors)
+    env[_RUN], env[mark[0]] = run_id, mark[1]
     argv = tuple([word.encode(code, errors) for word in request.argv])
     cwd, log = request.cwd.encode(code, errors), request.log_path.encode(code, errors)
     plan = argv, env, cwd, log, request.cpu_ids
@@ -387,4 +397,4 @@ def _packed(request: LaunchRequest, home: str, follows: str = "") -> Request:
     )  # fmt: skip
 
 
-_MARKS = os.fsencode(RUN_MARK), os.fsencode(HOME_MARK)
+_RUN = os.fsencode(RUN_MARK)

@@ -77,6 +77,7 @@ from collections.abc import Callable, Collection
 
 from vctl.runtime import frames, lines, processes
 from vctl.runtime.forkserver import ForkServer
+from vctl.runtime.keeper import KeeperLine
 from vctl.runtime.protocol import RuntimeUnavailable
 from vctl.runtime.records import RecordFile, Records
 from vctl.runtime.worker_slot import (
@@ -118,6 +119,7 @@ class Supervisors:
         """``watch`` is called with each record file whose supervisor has no line to this process."""
         self.records, self.boot = records, boot
         self.watch = watch
+        self.keeper: KeeperLine | None = None
         self.server: ForkServer | None = None
         self.poll = select.epoll()
         self.slots: dict[int, WorkerSlot] = {}
@@ -293,7 +295,7 @@ class Supervisors:
                     if slot.server is failed and slot.line is not None:
                         slot.tries -= 1  # its line may lie in this launcher
             failed.abandon()
-        self.server = ForkServer(self.records.home)
+        self.server = ForkServer(self.records.home, self.keeper)
         return self.server
 
     # ---- hearing ----

@@ -52,6 +52,8 @@ class Store:
         """The job that uses this connection; ``vctl.ops.rights`` decides what it may change."""
         self.identity: Identity | None = None
         """The user who uses this connection of a shared service; None in personal mode."""
+        self.address = ""
+        """The address of a shared service, which its jobs use; empty in personal mode, whose jobs have VCTL_HOME."""
         self.local_node = False
         """Whether this machine may become a node when a command submits through this connection."""
         self.before_commit: Callable[[Store], None] | None = None

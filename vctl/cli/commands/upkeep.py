@@ -26,6 +26,7 @@ File = Annotated[str, Arg("FILE", help="The backup.", complete="file")]
     "vctl daemon",
     "VCTL_HOME=/var/lib/vctl vctl daemon --no-local-node",
     "vctl daemon --ray auto",
+    "vctl daemon --shared",
     "vctl daemon --status",
     "vctl daemon --stop",
     common=(NO_LOCAL_NODE, *CHANGES),
@@ -52,12 +53,45 @@ def daemon(
             help="Schedule on the nodes of a Ray cluster: its address, or auto; needs Ray.",
         ),
     ] = None,
+    shared: Annotated[
+        bool, Opt("--shared", help="Serve all users of this machine, until it is stopped; as root.")
+    ] = False,
+    account: Annotated[
+        str | None,
+        Opt("--account", metavar="NAME", help="With --shared: the account of the service (vctl)."),
+    ] = None,
+    socket: Annotated[
+        str | None,
+        Opt(
+            "--socket",
+            metavar="PATH",
+            complete="file",
+            help="With --shared: the socket for users (/run/vctl/vctl.sock).",
+        ),
+    ] = None,
 ) -> Answer | int:
     """Run the scheduler until it is stopped.
 
     Jobs outlive the scheduler: the next one adopts the running jobs. A background scheduler, which commands start when
     they need one, ends when this one starts. A second foreground scheduler is refused.
+
+    With --shared it is a service for all users, whose jobs run under their own accounts: commands of every user on this
+    machine use it, unless they name a state directory. Its own is /var/lib/vctl, or that of --home.
     """
+    for option, given in {"--account": account, "--socket": socket}.items():
+        if given is not None and not shared:
+            raise BadSpec(
+                f"{option}: it means something only with --shared", fix=f"add --shared, or leave out {option}"
+            )
+    if shared:
+        for option, is_given in {"--background": background, "--status": status, "--stop": stop}.items():
+            if is_given:
+                raise BadSpec(
+                    f"{option}: it cannot be combined with --shared", fix=f"leave out {option}, or --shared"
+                )
+        from vctl.cli.sharing import serve_users
+
+        serve_users(call.config.with_flags({"ray": ray, "socket": socket}), account)
     if status + stop + background > 1:
         raise BadSpec("--background, --status and --stop exclude each other", fix="give one of them")
     if status:

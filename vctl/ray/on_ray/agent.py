@@ -30,7 +30,7 @@ from vctl.ray.on_ray import guard
 from vctl.ray.on_ray.keepers import Keepers
 from vctl.ray.on_ray.wire import FORMAT, MAX_CHUNK_BYTES, Packed, packed_seen, request_of
 from vctl.runtime import processes
-from vctl.runtime.local import LocalRuntime
+from vctl.runtime.local import HOME_MARK, LocalRuntime
 from vctl.runtime.protocol import RunState, Seen
 from vctl.runtime.watch import MODIFY, MOVED_TO, Watch
 
@@ -66,7 +66,7 @@ class Agent:
         self.raylet = os.getppid()
         _be_as(self.raylet)
         guard.start(self.folder, self.raylet, processes.start_time(self.raylet) or 0, home)
-        self.local = LocalRuntime(self.folder, shown_home=Path(home))
+        self.local = LocalRuntime(self.folder, mark=(HOME_MARK, str(home)))
         self.local.prepare()
         self.watch = Watch()
         self.watch.add(self.local.logs, MODIFY)

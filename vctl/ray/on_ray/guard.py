@@ -20,7 +20,7 @@ from pathlib import Path
 from vctl.ray.on_ray.keepers import Keepers
 from vctl.runtime import processes
 from vctl.runtime.detached import HANDED_OVER, start_detached
-from vctl.runtime.local import LocalRuntime
+from vctl.runtime.local import HOME_MARK, LocalRuntime
 from vctl.runtime.protocol import RunState
 
 _LOCK = "guard"
@@ -64,7 +64,7 @@ def main(words: list[str]) -> None:
                 return  # the folder is gone
             if select.select([handle], [], [], _POLL_S)[0]:
                 break
-    local = LocalRuntime(folder, shown_home=home)
+    local = LocalRuntime(folder, mark=(HOME_MARK, str(home)))
     local.prepare()
     until = time.monotonic() + _MAX_S
     while time.monotonic() < until:

@@ -1,0 +1,178 @@
+"""``vctl daemon --shared``: real users, through the socket, beside processes that are killed."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import stat
+import subprocess
+from collections.abc import Iterator
+
+import pytest
+
+from tests.integration.conftest import eventually, is_gone
+from tests.integration.service import ACCOUNT, ANA, BEN, Service, running_service, users_of_the_host
+from tests.specification import spec
+
+pytestmark = [
+    spec("19.service"),
+    pytest.mark.skipif(os.geteuid() != 0, reason="makes users of the machine, so it has to be root"),
+]
+
+
+@pytest.fixture(scope="module")
+def users() -> Iterator[None]:
+    with users_of_the_host():
+        yield
+
+
+@pytest.fixture
+def service(users: None) -> Iterator[Service]:
+    with running_service() as service:
+        yield service
+
+
+def test_two_users_have_one_queue(service: Service) -> None:
+    """Each sees the jobs of the other, under the name that the kernel says, whatever the environment says."""
+    first = service.ok(ANA, "run", "-d", "--", "sleep", "1000", USER="root", LOGNAME="root").strip()
+    second = service.ok(BEN, "run", "-d", "--", "true").strip()
+    items = {job["submission_id"]: job for job in service.read(BEN, "ps", "-a")["items"]}
+    assert {name: job["user"] for name, job in items.items()} == {first: ANA, second: BEN}
+    eventually(
+        lambda: service.read(BEN, "job", "status", second)["status"] == "SUCCEEDED", "the end of the job"
+    )
+
+
+def test_the_places_belong_to_those_who_need_them(service: Service) -> None:
+    """Nobody but the account reaches the state, nobody but root can rename what is in HOME."""
+    service.ok(ANA, "run", "-d", "--", "true")
+    modes = {
+        name: (os.stat(path).st_uid == 0, stat.S_IMODE(os.stat(path).st_mode))
+        for name, path in {
+            "home": service.home, "state": service.state, "logs": service.home / "logs",
+            "jobs": service.home / "jobs", "socket": service.socket, "run": service.socket.parent,
+        }.items()
+    }  # fmt: skip
+    assert modes == {
+        "home": (True, 0o755), "state": (False, 0o700), "logs": (True, 0o750), "jobs": (True, 0o711),
+        "socket": (True, 0o666), "run": (True, 0o755),
+    }  # fmt: skip
+    for path in ("cluster.db", "records", "changes", "token", "../logs", "../keeper.lock"):
+        tried = subprocess.run(
+            ["ls", f"{service.state}/{path}/"], capture_output=True, check=False, **service.of(ANA)
+        )
+        assert b"Permission denied" in tried.stderr or b"Not a directory" in tried.stderr, tried
+    seen = service.run(ANA, "ps", "--home", str(service.state))
+    assert seen.code == 8, seen
+
+
+def test_scheduler_and_server_have_no_right_of_root(service: Service) -> None:
+    import pwd
+
+    entry = pwd.getpwnam(ACCOUNT)
+    for name in ("scheduler", "server"):
+        pid = eventually(lambda name=name: service.pid_of(name), name)
+        with open(f"/proc/{pid}/status") as file:
+            status = dict(line.rstrip().split(":\t", 1) for line in file if ":\t" in line)
+        assert status["Uid"].split() == [str(entry.pw_uid)] * 4
+        assert status["Gid"].split() == [str(entry.pw_gid)] * 4
+        assert status["Groups"].split() == [str(entry.pw_gid)]
+        assert status["CapEff"] == status["CapPrm"] == "0" * 16
+        with open(f"/proc/{pid}/environ") as file:
+            names = {pair.partition("=")[0] for pair in file.read().split("\0")}
+        assert not names & {"USER", "LOGNAME", "SUDO_USER", "NOTIFY_SOCKET"}
+
+
+@pytest.mark.parametrize("victim", ["scheduler", "server", "launcher"])
+def test_what_is_killed_is_started_again(service: Service, victim: str) -> None:
+    """Running jobs go on, commands wait for the server, and what was queued runs once."""
+    running = service.ok(ANA, "run", "-d", "--", "sleep", "1000").strip()
+    eventually(
+        lambda: service.read(ANA, "job", "status", running)["status"] == "RUNNING", "the start of the job"
+    )
+    killed = eventually(lambda: service.pid_of(victim), victim)
+    os.kill(killed, signal.SIGKILL)
+    names = [service.ok(BEN, "run", "-d", "--", "true").strip() for _ in range(3)]
+    for name in names:
+        eventually(
+            lambda name=name: service.read(BEN, "job", "status", name)["status"] == "SUCCEEDED",
+            f"{name} to end",
+        )
+    assert {service.read(BEN, "job", "status", name)["attempt"] for name in names} == {1}
+    after = service.read(ANA, "job", "status", running)
+    assert (after["status"], after["attempt"]) == ("RUNNING", 1)
+    assert service.pid_of(victim) not in (None, killed)
+
+
+def test_another_keeper_takes_over(service: Service) -> None:
+    """A killed keeper takes scheduler and server with it; jobs go on, and the next one finds them."""
+    running = service.ok(ANA, "run", "-d", "--", "sleep", "1000").strip()
+    eventually(
+        lambda: service.read(ANA, "job", "status", running)["status"] == "RUNNING", "the start of the job"
+    )
+    pids = [eventually(lambda name=name: service.pid_of(name), name) for name in ("scheduler", "server")]
+    assert service.keeper is not None
+    service.keeper.kill()
+    service.keeper.wait()
+    for pid in pids:
+        eventually(lambda pid=pid: is_gone(pid), "the end with the keeper")
+    service.log.write_text("")
+    service.start()
+    after = service.read(ANA, "job", "status", running)
+    assert (after["status"], after["attempt"]) == ("RUNNING", 1)
+    assert service.run(ANA, "wait", service.ok(ANA, "run", "-d", "--", "true").strip()).code == 0
+
+
+def test_a_second_service_is_refused(service: Service) -> None:
+    words = [service.python, "-P", "-m", "vctl", "daemon", "--shared", "--account", ACCOUNT]
+    more = ["--home", str(service.home), "--socket", f"{service.socket}2"]
+    done = subprocess.run(
+        [*words, *more], env=service.of("root")["env"], cwd="/", capture_output=True, check=False
+    )
+    assert done.returncode == 5
+    assert b"running already" in done.stderr
+
+
+def test_a_flood_of_one_user_leaves_room_for_the_others(service: Service) -> None:
+    """Connections that say nothing, and as many as the kernel gives him."""
+    flood = (
+        "import resource, socket, sys, time\n"
+        "resource.setrlimit(resource.RLIMIT_NOFILE, (4096, 4096))\n"
+        "lines = []\n"
+        "for _ in range(1500):\n"
+        "    line = socket.socket(socket.AF_UNIX)\n"
+        "    line.settimeout(0.5)\n"
+        "    try: line.connect(sys.argv[1])\n"
+        "    except OSError: continue\n"
+        "    lines.append(line)\n"
+        "print(len(lines), flush=True)\n"
+        "time.sleep(100)\n"
+    )
+    words = [service.python, "-c", flood, str(service.socket)]
+    with subprocess.Popen(words, stdout=subprocess.PIPE, **service.of(ANA)) as flooding:
+        try:
+            assert flooding.stdout is not None
+            assert int(flooding.stdout.readline()) > 500
+            assert service.run(BEN, "wait", service.ok(BEN, "run", "-d", "--", "true").strip()).code == 0
+            assert service.read(BEN, "ps", "-a")["total"] == 1
+        finally:
+            flooding.kill()
+
+
+def test_garbage_on_the_socket(service: Service) -> None:
+    """Bytes that are no request end their own connection only."""
+    for data in (
+        b"\0" * 4096,
+        b"GET /api/v1/jobs HTTP/1.1\r\n" + b"a: b\r\n" * 20000,
+        b"\x16\x03\x01" + os.urandom(512),
+    ):
+        with socket.socket(socket.AF_UNIX) as line:
+            line.settimeout(5)
+            line.connect(str(service.socket))
+            try:
+                line.sendall(data)
+                line.recv(1000)
+            except (BrokenPipeError, ConnectionResetError):
+                continue
+    assert service.run(BEN, "ps").code == 0

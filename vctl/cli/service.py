@@ -1,0 +1,51 @@
+"""The processes of a shared service that run under its account: ``python -m vctl.cli.service WHAT HOME SOCKET``.
+
+The keeper starts them (``vctl/privileged/keeper.py``): the scheduler and the server. Their settings are those of
+``/etc/vctl/config.toml`` and of the environment that ``vctl daemon --shared`` was given.
+"""
+
+import os
+import socket
+import sys
+from contextlib import suppress
+
+from vctl.cli import app
+from vctl.config import load
+from vctl.http import listen
+from vctl.ops import logs
+from vctl.privileged.keeper import CHECK, FIRST, LINE, SCHEDULER, SERVER
+from vctl.privileged.places import LOGS, STATE
+from vctl.runtime.keeper import KeeperLine
+
+
+def main() -> int:
+    """Be one of the processes until the keeper ends it; returns the exit code."""
+    what, home, path = sys.argv[1:4]
+    try:
+        line = os.dup(LINE)
+        os.set_inheritable(line, False)  # noqa: FBT003
+        nothing = os.open(os.devnull, os.O_RDONLY)
+        os.dup2(nothing, LINE)  # children must not get the line as their standard input
+        os.close(nothing)
+        keeper = KeeperLine(line)
+        logs.remove_for_us = keeper.remove_log
+        if what == CHECK:
+            listen.import_server()
+            return 0
+        state = f"{home}/{STATE}"
+        with suppress(FileExistsError):
+            os.symlink(f"../{LOGS}", f"{state}/{LOGS}")
+        config = load(cwd="/", flags={"home": state, "autostart": False})
+        if what == SCHEDULER:
+            from vctl.daemon.loop import SharedService, run_daemon
+
+            return run_daemon(config.home(), config, SharedService(keeper, f"unix:{path}"))
+        assert what == SERVER
+        listen.serve_users(config, socket.socket(fileno=FIRST), keeper)
+    except Exception as error:  # noqa: BLE001 - reported in the log of the service
+        return app.failed(error, [])
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
