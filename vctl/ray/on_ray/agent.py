@@ -30,7 +30,8 @@ from vctl.ray.on_ray import guard
 from vctl.ray.on_ray.keepers import Keepers
 from vctl.ray.on_ray.wire import FORMAT, MAX_CHUNK_BYTES, Packed, packed_seen, request_of
 from vctl.runtime import processes
-from vctl.runtime.local import HOME_MARK, LocalRuntime
+from vctl.runtime.local import LocalRuntime
+from vctl.runtime.processes import HOME_MARK
 from vctl.runtime.protocol import RunState, Seen
 from vctl.runtime.watch import MODIFY, MOVED_TO, Watch
 

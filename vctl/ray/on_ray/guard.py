@@ -20,7 +20,8 @@ from pathlib import Path
 from vctl.ray.on_ray.keepers import Keepers
 from vctl.runtime import processes
 from vctl.runtime.detached import HANDED_OVER, start_detached
-from vctl.runtime.local import HOME_MARK, LocalRuntime
+from vctl.runtime.local import LocalRuntime
+from vctl.runtime.processes import HOME_MARK
 from vctl.runtime.protocol import RunState
 
 _LOCK = "guard"
