@@ -137,6 +137,10 @@ TABLE: dict[str, tuple[dict[str, Any], set[str]]] = {
     "demand": ({}, ALL),
     "events": ({}, ALL),
     "summary": ({"kind": "jobs"}, ALL),
+    "login": ({}, USERS),
+    "logout": ({}, USERS),
+    "token list": ({}, USERS),
+    "token revoke": ({"tokens": [99]}, USERS),
 }
 """Operation -> its arguments, about ana's job in the cluster lab; and who may carry it out."""
 

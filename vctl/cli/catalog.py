@@ -24,6 +24,7 @@ GROUPS = {
     "vc": ("Create, change and show virtual clusters.", "clusters cluster_files"),
     "task": ("Run commands inside a job, watch and cancel them.", "tasks"),
     "node": ("Add, drain and remove physical nodes.", "nodes"),
+    "token": ("List and end the tokens that you have for the HTTP API of a shared service.", "tokens"),
     "lease": ("Show the resources that clusters have borrowed.", "objects"),
     "config": ("Show the settings and where they come from.", "serve"),
 }
@@ -47,6 +48,11 @@ WORDS = {
     "events": ("Show the history of changes.", "views"),
     "timeline": ("Show when jobs and tasks ran, and on which nodes.", "timeline"),
     "daemon": ("Run the scheduler until it is stopped.", "upkeep"),
+    "login": ("Get a token for the HTTP API of a shared service: what it carries is done as you.", "tokens"),
+    "logout": (
+        "End the token that you use; on the machine of the service itself, all that you have.",
+        "tokens",
+    ),
     "serve": ("Run the HTTP server until it is stopped.", "serve"),
     "replay": ("Repair the state from its tables, as the scheduler does at every start.", "upkeep"),
     "doctor": ("Check the state and this machine.", "upkeep"),
@@ -86,6 +92,7 @@ SECTIONS = {
     "Clusters": ("vc", "lease", "demand"),
     "Nodes": ("node",),
     "Run the service": ("daemon", "serve", "config", "doctor", "replay", "backup", "restore", "prune"),
+    "Sign in to a shared service": ("login", "logout", "token"),
 }  # fmt: skip
 """The sections of the first help page; each word that is not hidden is in one of them."""
 ELSEWHERE = {
@@ -107,7 +114,7 @@ ELSEWHERE = {
     "free": "available-resources", "df": "available-resources", "gpu": "gpus",
     "nvidia-smi": "gpus", "nvtop": "gpus", "nvitop": "gpus", "gpustat": "gpus", "devices": "gpus",
     "priority": "job edit", "nice": "job edit", "renice": "job edit",
-    "export": "vc export", "import": "vc apply", "plan": "vc plan", "alloc": "shell", "login": "shell",
+    "export": "vc export", "import": "vc apply", "plan": "vc plan", "alloc": "shell",
     "users": "ps", "who": "ps",
 }  # fmt: skip
 """First words of Slurm, PBS, LSF, Ray and kubectl -> the command of vctl; the longest entry counts."""

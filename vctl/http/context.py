@@ -130,6 +130,11 @@ class Server:
         return {**self.background.settings(), **given}
 
 
+def asking() -> Identity | None:
+    """Who asks in this request of a shared service; None in personal mode."""
+    return ASKING.get(None)
+
+
 def server_of(request: HTTPConnection) -> Server:
     """The server of a request."""
     server = request.app.state.server

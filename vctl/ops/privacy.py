@@ -43,6 +43,16 @@ def veiled(store: Store, reply: R) -> R:
     return result
 
 
+def visible(store: Store, numbers: Iterable[int]) -> set[int]:
+    """Those of these jobs of which the caller may see what they run."""
+    if store.identity is None or store.identity.is_admin:
+        return set(numbers)
+    veil = Veil(store)
+    wanted = set(numbers)
+    veil.look_up(wanted)
+    return {number for number in wanted if veil.sees(number)}
+
+
 class Veil:
     """Leaves out of replies what a caller may not see. It remembers whose jobs are, for one reply."""
 
@@ -57,13 +67,13 @@ class Veil:
         """The reply, veiled."""
         if isinstance(reply, tuple):  # a page of a list
             return (self.over(reply[0]), *reply[1:])
-        self._look_up(_numbers(reply))
+        self.look_up(_numbers(reply))
         return self._part(reply, hidden=False)
 
     def sees(self, job_id: int) -> bool:
         """Whether the caller may see what a job runs; not of a job that is gone."""
         if (visible := self._visible.get(job_id)) is None:
-            self._look_up([job_id])
+            self.look_up([job_id])
             visible = self._visible[job_id]
         return visible
 
@@ -129,7 +139,7 @@ class Veil:
 
     # ---- whose jobs are ----
 
-    def _look_up(self, numbers: Iterable[int]) -> None:
+    def look_up(self, numbers: Iterable[int]) -> None:
         """Note which of these jobs are visible."""
         unknown = set(numbers) - self._visible.keys()
         if not unknown:

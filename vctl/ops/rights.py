@@ -118,12 +118,10 @@ def begin(store: Store, right: str, name: str) -> None:
         raise _denied(store, "a job with limited rights signs nobody in", store.identity.name, "do that")
 
 
-def personal(store: Store, name: str) -> Conflict | None:
-    """The refusal of a command that only a shared service has; None in one."""
-    if store.identity is not None:
-        return None
+def personal(command: str) -> Conflict:
+    """The refusal, in personal mode, of a command that only a shared service has."""
     return Conflict(
-        f"`{name}` is for a service that several users share (`vctl daemon --shared`), and this state directory is"
+        f"`{command}` is for a service that several users share (`vctl daemon --shared`), and this state directory is"
         " that of one user",
         fix="for HTTP, start `vctl serve`; its token is in the file `token` of the state directory",
     )

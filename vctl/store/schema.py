@@ -284,6 +284,16 @@ LATER: list[tuple[str, str]] = [
         "0020_job_uid",
         "ALTER TABLE jobs ADD COLUMN uid INTEGER;",
     ),  # of the user of a shared service, else NULL
+    (
+        "0021_tokens",  # of the users of a shared service
+        """
+        CREATE TABLE tokens (
+            token_id INTEGER PRIMARY KEY AUTOINCREMENT, digest TEXT NOT NULL, uid INTEGER NOT NULL, user TEXT NOT NULL,
+            name TEXT NOT NULL, created_at INTEGER NOT NULL, ends_at INTEGER NOT NULL
+        );
+        CREATE INDEX tokens_by_uid ON tokens (uid);
+        """,
+    ),
 ]
 """Name and script of each migration, in order: the next one, ``0020_…``, is appended here, and ``SCHEMA`` stays."""
 
