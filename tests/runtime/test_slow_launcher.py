@@ -25,7 +25,7 @@ class Launchers:
     def __init__(self) -> None:
         self.made = 0
 
-    def __call__(self, _home: Path) -> Launcher:
+    def __call__(self, _home: Path, _keeper: object) -> Launcher:
         self.made += 1
         return Launcher()
 

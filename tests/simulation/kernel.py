@@ -622,7 +622,7 @@ class Kernel:
         patch.setattr(os, "kill", self.kill)
         patch.setattr(os, "sched_getaffinity", lambda _pid: self.cpus)  # as many supervisors there are
         patch.setattr(records.RecordFile, "holder", lambda file: self.holder(file))  # noqa: PLW0108 - bound to the file
-        patch.setattr(supervisors, "ForkServer", lambda home: Launcher(self))
+        patch.setattr(supervisors, "ForkServer", lambda home, keeper: Launcher(self))
         patch.setattr(ahead, "offer", self.offer_or_fail)
         patch.setattr(ahead, "_boot", lambda: self.boot.encode())  # noqa: PLW0108 - of the day
         patch.setattr(os, "fsync", lambda fd: self.synced.add(os.fstat(fd).st_ino))

@@ -8,6 +8,7 @@ import os
 import sys
 from typing import NoReturn
 
+from vctl.cli.service_units import ServiceWords
 from vctl.config import Config
 from vctl.errors import Conflict, NotFound, NotPermitted, VctlError
 from vctl.ops.background import SETTINGS, small_environment
@@ -18,20 +19,24 @@ CONFIG = "/etc"
 """Where the processes of a service have their settings file: /etc/vctl/config.toml."""
 
 
-def serve_users(config: Config, account: str | None) -> NoReturn:
+def words_of(config: Config, account: str | None) -> ServiceWords:
+    """What the service of this machine is started with."""
+    home, path = _given(config, "home", places.HOME), _given(config, "socket", places.SOCKET)
+    return ServiceWords(home, path, account or places.ACCOUNT)
+
+
+def serve_users(config: Config, service: ServiceWords) -> NoReturn:
     """Become the keeper of the service of this machine. Raises what prevents it."""
-    home = _given(config, "home", places.HOME)
-    path = _given(config, "socket", places.SOCKET)
     if os.geteuid() != 0:
         raise NotPermitted(
             "--shared: only root can start processes of other users",
             fix="sudo vctl daemon --shared; or without --shared a scheduler of your own",
         )
     try:
-        places.prepare(home, places.account_of(account or places.ACCOUNT))
+        places.prepare(service.home, places.account_of(service.account))
     except places.Refused as error:
         raise _KINDS.get(error.code, VctlError)(error.problem, fix=error.fix) from None
-    words = [sys.executable, "-I", "-S", keeper.__file__, home, path, account or places.ACCOUNT]
+    words = [sys.executable, "-I", "-S", keeper.__file__, service.home, service.socket, service.account]
     os.execve(words[0], words, _environment(config))
 
 

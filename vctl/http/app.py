@@ -18,12 +18,13 @@ from vctl import __version__
 from vctl.errors import NotFound
 from vctl.http import answers, live, management, metrics
 from vctl.http.context import Server, state
-from vctl.http.derived import router_of
+from vctl.http.derived import API, router_of
 from vctl.http.documents import Document, Version, good
 from vctl.http.events import Broadcast
 from vctl.http.guard import OPEN, Guard
 from vctl.http.protocol import Complaints, capacity
 from vctl.operations import clusters, jobs, nodes, simulation, tasks, tokens, upkeep, views
+from vctl.operations.declare import Operation
 from vctl.ray.http import ray_jobs, ray_packages
 from vctl.store import feed
 
@@ -32,6 +33,46 @@ SPOKEN = "2.40.0"
 
 DECLARED = (jobs, tasks, clusters, nodes, views, upkeep, simulation, tokens)
 """The modules whose verbs have routes."""
+
+OPEN_TO_ALL = "open"
+"""The right of a route that needs no name."""
+WRITTEN_BY_HAND = {
+    **dict.fromkeys(("GET /healthz", "GET /metrics", "GET /api/version", "GET /virtual_clusters"), OPEN_TO_ALL),
+    **dict.fromkeys(
+        (
+            "POST /virtual_clusters", "POST /virtual_clusters/remove_nodes",
+            "DELETE /virtual_clusters/{virtual_cluster_id}",
+        ),
+        "administer",
+    ),
+    **dict.fromkeys(
+        (
+            "GET /api/v1/jobs/{job}/wait", "GET /api/v1/tasks/{task}/wait", "GET /api/v1/clusters/{cluster}/wait",
+            "GET /api/v1/events/stream", "GET /api/jobs/", "GET /api/jobs/{job}",
+        ),
+        "see",
+    ),
+    **dict.fromkeys(
+        (
+            "GET /api/v1/jobs/{job}/logs", "GET /api/v1/tasks/{task}/logs", "GET /api/jobs/{job}/logs",
+            "GET /api/jobs/{job}/logs/tail",
+        ),
+        "read",
+    ),
+    "POST /api/jobs/": "submit",
+    **dict.fromkeys(("POST /api/jobs/{job}/stop", "DELETE /api/jobs/{job}"), "change"),
+    **dict.fromkeys(
+        ("GET /api/packages/{protocol}/{package}", "PUT /api/packages/{protocol}/{package}"), "sign"
+    ),
+}  # fmt: skip
+"""Method and path of each route without a declared verb -> the right that it needs, as in ``vctl/ops/rights.py``."""
+
+
+def rights_of_routes() -> dict[str, str]:
+    """Method and path of each route -> the right that it needs."""
+    verbs = [verb for module in DECLARED for verb in vars(module).values() if isinstance(verb, Operation)]
+    declared = {f"{verb.method} {API}{verb.path}".replace(":path", ""): verb.right for verb in verbs}
+    return {**declared, **WRITTEN_BY_HAND}
 
 
 def ray_version() -> str:
@@ -132,11 +173,16 @@ def _add_refusal_of_websockets(app: FastAPI) -> None:
 
 
 def describe(app: FastAPI) -> dict[str, Any]:
-    """The published OpenAPI: bad input is answered with 400, not 422, and routes that need a token say so."""
+    """The published OpenAPI: bad input is answered with 400, not 422, and routes that need a token say so.
+
+    ``x-right`` is the right that an operation needs in a shared service; a route without one is refused here.
+    """
+    rights = rights_of_routes()
     document = get_openapi(title=app.title, version=app.version, routes=app.routes, description=_ABOUT)
     for path, methods in document["paths"].items():
         for method, operation in methods.items():
             operation["responses"].pop("422", None)
+            operation["x-right"] = rights[f"{method.upper()} {path}"]
             if method != "get" or path not in OPEN:
                 operation["security"] = [{"token": []}]
     components = document.setdefault("components", {})

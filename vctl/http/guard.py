@@ -103,7 +103,7 @@ class Guard:
         """In a shared service: say who asks, for everything that opens the state for this request."""
         if (users := self.server.users) is None:
             return
-        if (peer := scope["state"].get(PEER)) is None:  # over TCP: a token says who asks
+        if (peer := scope.get("state", {}).get(PEER)) is None:  # over TCP: a token says who asks
             headers = _headers(scope["headers"])
             is_open = _is_open(scope.get("method", "GET"), scope["path"])
             ASKING.set(

@@ -20,7 +20,7 @@ from vctl.store.store import Row, Store
 R = TypeVar("R")
 BLANK: Mapping[str, Any] = {
     "entrypoint": "", "metadata": {}, "log_path": None, "path": "", "message": None, "runtime_env": {}, "argv": [],
-    "env": {}, "cwd": "",
+    "command": None, "env": {}, "cwd": "",
 }  # fmt: skip
 """Private field -> what others see in its place."""
 PUBLIC_DATA = frozenset((
@@ -104,8 +104,7 @@ class Veil:
         number = form.get("job_id")
         if isinstance(number, int):
             hidden = not self.sees(number)
-        is_process = "pid" in form and "command" in form
-        if is_process and number is None:
+        elif number is None and "pid" in form and "command" in form:  # a process that no job runs
             hidden = form.get("user") != self._identity.name
         shown = {
             name: self._part(value, hidden=hidden) if isinstance(value, (dict, list, Listed)) else value
@@ -113,8 +112,6 @@ class Veil:
         }
         if hidden:
             shown |= {name: blank for name, blank in BLANK.items() if name in shown}
-            if is_process:
-                shown["command"] = None
             if "message" in shown and _tells_nothing(form):
                 shown["message"] = form["message"]
         return shown

@@ -29,6 +29,9 @@ else:
 
 HOME, SOCKET, ACCOUNT = "/var/lib/vctl", "/run/vctl/vctl.sock", "vctl"
 STATE, LOGS, JOBS, LOCK, ERRORS = "state", "logs", "jobs", "keeper.lock", "launcher.log"
+MAKE_ACCOUNT = "useradd --system --user-group --no-create-home --shell /usr/sbin/nologin"
+NO_ACCOUNT = 4
+"""The exit code where there is no account."""
 BACKLOG = 2048
 """The most connections that wait until the server accepts them, also while it is started again."""
 _OTHERS = stat.S_IWGRP | stat.S_IWOTH
@@ -49,10 +52,8 @@ def account_of(name: str) -> Account:
     except (KeyError, ValueError):
         raise Refused(
             f"there is no account {name!r} for the service to run under",
-            f"useradd --system --user-group --no-create-home --shell /usr/sbin/nologin {ACCOUNT}"
-            if name == ACCOUNT
-            else f"make it with useradd, or leave --account out, which means {ACCOUNT}",
-            4,
+            f"{MAKE_ACCOUNT} {name}",
+            NO_ACCOUNT,
         ) from None
     if entry.pw_uid == 0 or entry.pw_gid == 0:
         raise Refused(

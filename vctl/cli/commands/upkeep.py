@@ -16,6 +16,7 @@ from vctl.spec.params import Arg, Given, Opt, Together
 
 if TYPE_CHECKING:
     from vctl.cli.screen import Screen
+    from vctl.cli.service_units import ServiceWords
     from vctl.spec.documents import Pruned
 
 File = Annotated[str, Arg("FILE", help="The backup.", complete="file")]
@@ -27,6 +28,7 @@ File = Annotated[str, Arg("FILE", help="The backup.", complete="file")]
     "VCTL_HOME=/var/lib/vctl vctl daemon --no-local-node",
     "vctl daemon --ray auto",
     "vctl daemon --shared",
+    "vctl daemon --install-service --dry-run",
     "vctl daemon --status",
     "vctl daemon --stop",
     common=(NO_LOCAL_NODE, *CHANGES),
@@ -69,6 +71,15 @@ def daemon(
             help="With --shared: the socket for users (/run/vctl/vctl.sock).",
         ),
     ] = None,
+    install_service: Annotated[
+        bool, Opt("--install-service", help="Let systemd run `vctl daemon --shared` from now on.")
+    ] = False,
+    uninstall_service: Annotated[
+        bool, Opt("--uninstall-service", help="Remove that service from systemd; its state stays.")
+    ] = False,
+    dry_run: Annotated[
+        bool, Opt("--dry-run", help="With --install-service: only show the units of systemd.")
+    ] = False,
 ) -> Answer | int:
     """Run the scheduler until it is stopped.
 
@@ -78,22 +89,31 @@ def daemon(
     With --shared it is a service for all users, whose jobs run under their own accounts: commands of every user on this
     machine use it, unless they name a state directory. Its own is /var/lib/vctl, or that of --home.
     """
-    for option, given in {"--account": account, "--socket": socket}.items():
-        if given is not None and not shared:
+    modes = {
+        "--background": background, "--status": status, "--stop": stop, "--shared": shared,
+        "--install-service": install_service, "--uninstall-service": uninstall_service,
+    }  # fmt: skip
+    chosen = [option for option, is_given in modes.items() if is_given]
+    if len(chosen) > 1:
+        raise BadSpec(f"{chosen[0]} and {chosen[1]} exclude each other", fix="give one of them")
+    of_service = shared or install_service or uninstall_service
+    for option, given, has_meaning, where in (
+        ("--account", account is not None, of_service, "--shared"),
+        ("--socket", socket is not None, of_service, "--shared"),
+        ("--dry-run", dry_run, install_service, "--install-service"),
+    ):
+        if given and not has_meaning:
             raise BadSpec(
-                f"{option}: it means something only with --shared", fix=f"add --shared, or leave out {option}"
+                f"{option}: it means something only with {where}", fix=f"add {where}, or leave out {option}"
             )
-    if shared:
-        for option, is_given in {"--background": background, "--status": status, "--stop": stop}.items():
-            if is_given:
-                raise BadSpec(
-                    f"{option}: it cannot be combined with --shared", fix=f"leave out {option}, or --shared"
-                )
-        from vctl.cli.sharing import serve_users
+    if of_service:
+        from vctl.cli import sharing
 
-        serve_users(call.config.with_flags({"ray": ray, "socket": socket}), account)
-    if status + stop + background > 1:
-        raise BadSpec("--background, --status and --stop exclude each other", fix="give one of them")
+        config = call.config.with_flags({"ray": ray, "socket": socket})
+        words = sharing.words_of(config, account)
+        if shared:
+            sharing.serve_users(config, words)
+        return _installation(words, remove=uninstall_service, dry_run=dry_run)
     if status:
         return _status(ops.background.status(call.home))
     if stop:
@@ -119,6 +139,27 @@ def daemon(
     starter.autostart = True  # the setting is about commands that need a scheduler
     ops.background.wait_for_start(starter)
     return _status(ops.background.status(call.home))
+
+
+def _installation(words: "ServiceWords", *, remove: bool, dry_run: bool) -> Answer:
+    """Install or remove the units of a service, or show them."""
+    from vctl.cli.service_units import Installation, units_of
+
+    installation = Installation(words)
+    units = (
+        {} if remove else {str(installation.folder / name): text for name, text in units_of(words).items()}
+    )
+    if not dry_run:
+        (installation.uninstall if remove else installation.install)()
+    data: Data = {"dry_run": dry_run, "units": units, "done": installation.done}
+    answer = done(data, "", "")
+    answer.names = list(units)
+    answer.sentences = (
+        [line for path, text in units.items() for line in (f"# {path}", *text.splitlines(), "")]
+        if dry_run
+        else installation.done
+    )
+    return answer
 
 
 def _status(data: Data) -> Answer:
