@@ -234,7 +234,7 @@ def test_every_route_has_a_right_and_a_test(shared: Shared) -> None:
 
 
 def test_what_is_open_to_all_tells_nothing(shared: Shared) -> None:
-    for route, right in http.rights_of_routes().items():
+    for route, right in http.WRITTEN_BY_HAND.items():
         if right == http.OPEN_TO_ALL:
             status, said = shared.ask(None, *route.split(" "))
             assert status == 200, route

@@ -18,13 +18,12 @@ from vctl import __version__
 from vctl.errors import NotFound
 from vctl.http import answers, live, management, metrics
 from vctl.http.context import Server, state
-from vctl.http.derived import API, router_of
+from vctl.http.derived import router_of
 from vctl.http.documents import Document, Version, good
 from vctl.http.events import Broadcast
 from vctl.http.guard import OPEN, Guard
 from vctl.http.protocol import Complaints, capacity
 from vctl.operations import clusters, jobs, nodes, simulation, tasks, tokens, upkeep, views
-from vctl.operations.declare import Operation
 from vctl.ray.http import ray_jobs, ray_packages
 from vctl.store import feed
 
@@ -66,13 +65,6 @@ WRITTEN_BY_HAND = {
     ),
 }  # fmt: skip
 """Method and path of each route without a declared verb -> the right that it needs, as in ``vctl/ops/rights.py``."""
-
-
-def rights_of_routes() -> dict[str, str]:
-    """Method and path of each route -> the right that it needs."""
-    verbs = [verb for module in DECLARED for verb in vars(module).values() if isinstance(verb, Operation)]
-    declared = {f"{verb.method} {API}{verb.path}".replace(":path", ""): verb.right for verb in verbs}
-    return {**declared, **WRITTEN_BY_HAND}
 
 
 def ray_version() -> str:
@@ -177,12 +169,12 @@ def describe(app: FastAPI) -> dict[str, Any]:
 
     ``x-right`` is the right that an operation needs in a shared service; a route without one is refused here.
     """
-    rights = rights_of_routes()
     document = get_openapi(title=app.title, version=app.version, routes=app.routes, description=_ABOUT)
     for path, methods in document["paths"].items():
         for method, operation in methods.items():
             operation["responses"].pop("422", None)
-            operation["x-right"] = rights[f"{method.upper()} {path}"]
+            if "x-right" not in operation:
+                operation["x-right"] = WRITTEN_BY_HAND[f"{method.upper()} {path}"]
             if method != "get" or path not in OPEN:
                 operation["security"] = [{"token": []}]
     components = document.setdefault("components", {})

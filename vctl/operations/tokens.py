@@ -60,7 +60,13 @@ def revoke(
     context: Context,
     tokens: Annotated[
         Sequence[int],
-        Arg("ID", longest=1000, minimum=1, help="Numbers of tokens, as `vctl token list` shows them."),
+        Arg(
+            "ID",
+            longest=1000,
+            minimum=1,
+            maximum=2**62,
+            help="Numbers of tokens, as `vctl token list` shows them.",
+        ),
     ],
 ) -> "list[TokenForm]":
     """End tokens at once: all of them or none."""
