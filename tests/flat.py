@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
+from tests.limited import may_keep_back
 from vctl.core import resources as rs
 from vctl.core.clusters import FLEXIBLE, LOGICAL, PRIMARY, ClusterSpec, VNode
 from vctl.core.jobs import PendingJob
@@ -31,7 +32,8 @@ def startable(state: SchedulerState, now_ns: int) -> list[str]:
     if state.nominations or state.preemptions or any(queue.kept or queue.shared for queue in queues):
         return []
     found = [job.submission_id for queue in queues for job in _candidates(state.ledger, queue, now_ns)
-             if _fits(state.ledger, job.parent_id, job.spec, job.entry)]  # fmt: skip
+             if _fits(state.ledger, job.parent_id, job.spec, job.entry)
+             and may_keep_back(state.ledger, state.running.jobs.values(), job) is None]  # fmt: skip
     for tasks in state.tasks.queues.values():
         heads = [next(iter(some.values())) for some in tasks.sub_queues.values() if some]
         found += [task.task_id for task in heads if not tasks.load and _could_start(state.ledger, task)]

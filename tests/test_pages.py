@@ -91,6 +91,8 @@ FILES = {
     "train.py": "print('trained')",
     "report.py": "print('done')",
     "book.txt": "a b c",
+    "build.sh": "test -e /tmp/built || echo built | tee /tmp/built",
+    "model.py": "import os; print('model of', os.getpid())",
 }
 
 
@@ -101,17 +103,18 @@ def blocks(name: str, kind: str) -> list[str]:
 
 
 def test_the_commands_of_the_page_about_jobs_run(tmp_path):
-    batch, tasks = blocks("jobs.md", "sh")
+    own, batch, tasks = blocks("jobs.md", "sh")
     files = "".join(f"echo {json.dumps(text)} > {name}\n" for name, text in FILES.items())
     nodes = "vctl node add --count 2 --template 8c16g --resources '{\"CPU\": 8}' --simulated\n"
     home = 'export VCTL_HOME="$(mktemp -d)" VCTL_LOCAL_NODE=0\n'
     inside = f"cat > tasks.sh <<'EOF'\n{tasks}EOF\nvctl run -n 2 -- sh tasks.sh\n"
     waits = "vctl wait prepare train; vctl logs prepare; vctl logs train\n"
-    done = shell(CLEAN + home + 'cd "$VCTL_HOME"\n' + files + nodes + batch + waits + inside, tmp_path)
+    done = shell(CLEAN + home + 'cd "$VCTL_HOME"\n' + files + nodes + own + batch + waits + inside, tmp_path)
     told = done.stdout + done.stderr
     assert done.returncode == 0, told
     assert done.stdout.count("trained") == 10, told
     assert "ready" in done.stdout, told
+    assert "built\nmodel of 2\n" in done.stdout, told
     assert re.search(r"^task-\d+\n3$", done.stdout, re.MULTILINE), told
 
 

@@ -498,6 +498,7 @@ class Folding:
         "objects": "*",
         "promises": "*",
         "provider_requests": "*",
+        "limits": "*",
         "task_inputs": "*",
         "runs_ahead": "*",
         "set_aside": "source, row_key, iif(source IN ('jobs', 'tasks'), '', content), problem, at",
@@ -603,6 +604,7 @@ def picture_of(state: FollowedState) -> dict[object, object]:
         if queue.nominations
     )
     found.update((("request", request_id), one) for request_id, one in state.node_requests.items())
+    found.update((("limit", limit.key), limit) for limit in state.ledger.limits)
     tasks = state.tasks
     found.update((("task", task_id), task) for task_id, task in tasks.unfinished.items())
     found.update(

@@ -98,6 +98,8 @@ CASES = {
     "one more state": ("vctl ps --state FAILED,S", ["FAILED,SUCCEEDED", "FAILED,STOPPED"]),
     "no state twice": ("vctl ps --state FAILED,F", []),
     "causes": ("vctl run --retry-on N", ["NodeFailed"]),
+    "private": ("vctl run --private t", ["tmp"]),
+    "one more private": ("vctl vc create x --private=tmp,p", ["tmp,pids"]),
     "one more cause": ("vctl run --retry-on=NodeFailed,E", ["NodeFailed,ExitCode"]),
     "files": ("vctl job submit --env-file dat", [":file"]),
     "folders": ("vctl job submit --cwd=/t", [":dir"]),

@@ -133,6 +133,8 @@ CHANGES = {
     "node remove": "node remove 4c8g-00",
     "node heartbeat": "node heartbeat 4c8g-00",
     "prune": "prune --older-than 1d",
+    "limit set": "limit set --user root --cpus 2",
+    "limit clear": "limit clear --all",
     "replay": "replay",
     "repair": "doctor --repair",
     "the scheduler": "daemon --stop",

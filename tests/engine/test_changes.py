@@ -20,6 +20,7 @@ from vctl.core.jobs import PendingJob, Preemption, Run, RunningJob
 from vctl.core.labels import Condition
 from vctl.core.leases import Lease
 from vctl.core.ledger import Ledger
+from vctl.core.limits import Limit
 from vctl.core.nodes import Node, NodeRequest
 from vctl.core.queue_policy import QueuePolicy
 from vctl.core.resources import Allocation
@@ -78,6 +79,8 @@ SAMPLES: list[ch.Change] = [
     ch.RowSetAside(9, "usage", ("c", "c##j", "me", "CPU"), "ValueError: ü"),
     ch.RunStripped("1.1.0.aa"),
     ch.ClusterRepaired("c"),
+    ch.LimitSet(Limit("user", "ana", "CPU", 15000, author="ü", at=3)),
+    ch.LimitCleared(Limit("cluster", "c", "running_jobs", 3), "me"),
     ch.RunAssignedAhead("2.1.0.x", 2, "1.1.0.x", 7, 11),
     ch.RunTakenBack("2.1.0.x", 2),
     ch.RunSeen("1.1.0.aa", ch.StartedProcess(7, 8, "boot", 9)),

@@ -126,7 +126,8 @@ WRONG: dict[str, list[Any]] = {
     "POST /jobs/dry-run": [
         {"entrypoint": [""]}, {"cluster": ""}, {"cluster": "a b"}, {"submission_id": "?"}, {"array": "x"},
         {"after": ["a b"]}, {"after": ["when:a"]}, {"signal": "?"}, {"signal": ""}, {"notify": ""}, {"cwd": "here"},
-        {"env": {"": "x"}}, {"env": {"a=b": "x"}}, {"retry_on": ["Never"]}, {"time_limit_s": 0}, {"memory": 1.5},
+        {"env": {"": "x"}}, {"env": {"a=b": "x"}}, {"retry_on": ["Never"]},
+        {"private": ["pid"]}, {"time_limit_s": 0}, {"memory": 1.5},
         {"entrypoint_memory": 1.5}, {"entrypoint_resources": {"": 1}}, {"runtime_env": {"conda": "x"}},
     ],
     "POST /nodes": [
@@ -145,7 +146,8 @@ FINE: dict[str, list[Any]] = {
         {"array": "1,5, 7-9:2 %4"},
         {"after": ["0", "any:0"]}, {"signal": "SIGUSR1"}, {"signal": "10@1m"}, {"notify": "./hook"},
         {"env": {"A.b": ""}},
-        {"retry_on": ["OutOfMemory"], "max_retries": 1}, {"time_limit_s": 0.1}, {"memory": "1.5GiB"}, {"memory": 2},
+        {"retry_on": ["OutOfMemory"], "max_retries": 1},
+        {"private": ["tmp"]}, {"time_limit_s": 0.1}, {"memory": "1.5GiB"}, {"memory": 2},
         {"name": ""}, {"labels": {"any thing": "a b"}},
     ],
     "POST /nodes": [{"node_id": "ok", "labels": {"ray.io/x": "", "b": "c"}, "resources": {"CPU": 1}}],

@@ -28,7 +28,7 @@ from tests.world import World, amounts
 from vctl import ops
 from vctl.config import load
 from vctl.errors import NotFound
-from vctl.operations import clusters, jobs, nodes, tasks
+from vctl.operations import clusters, jobs, limits, nodes, tasks
 from vctl.operations.declare import Context, Operation
 from vctl.ops.prove import prove
 from vctl.runtime import objects
@@ -93,6 +93,8 @@ CASES: Mapping[str, list[dict[str, Any]]] = {
     "vc resume": [{"cluster_id": "stopped"}],
     "vc plan": [{"clusters": TREE}],
     "vc apply": [{"clusters": TREE}, {"clusters": TREE[1:], "prune": False}],
+    "limit set": [{"user": "*", "running_jobs": 2, "cpus": "4"}, {"cluster": "lab", "gpus": None, "memory": "8GiB"}],
+    "limit clear": [{"every": True}],
     "node add": [{"resources": {"CPU": 2}, "node_id": "m", "count": 3}],
     "node update": [{"node_id": "n-03", "resources": {"CPU": 6}, "labels": {"zone": "a"}}],
     "node remove": [{"node_id": "n-08"}],
@@ -193,6 +195,7 @@ def base(tmp_path_factory: pytest.TempPathFactory) -> Base:
         do(clusters.create, cluster_id="shared", replica_sets={"4c8g": 1})
         do(clusters.create, cluster_id="slices", spec={"flexible_resource_min": {"CPU": 1}}, parent="primary")
         do(clusters.create, cluster_id="stopped")
+        do(limits.set_limits, cluster="lab", gpus=4)
         do(clusters.stop, cluster_id="stopped")
         for name in ("ended", "failed", "runs", "late"):
             do(jobs.submit, **{**SUBMIT, "submission_id": name})

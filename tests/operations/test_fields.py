@@ -62,6 +62,7 @@ FIELDS: dict[str, tuple[Any, str, dict[str, Any]]] = {
     "after": (["any:before"], "after", {}),
     "per_node": (True, "per_node", {"num_cpus": 1}),
     "label": (True, "label", {"num_cpus": 1, "per_node": True}),
+    "private": (["tmp", "pids"], "private", {}),
     "ray": (True, "ray", {"num_cpus": 1}),
     "ray_dashboard": (True, "ray", {"num_cpus": 1}),
     "runtime_env": ({"pip": ["x"]}, "runtime_env", {"num_cpus": 1, "ray": True}),

@@ -42,7 +42,7 @@ class States(Walk):
 
     def __init__(self, world: World, seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
         self.user = USERS[0]
-        monkeypatch.setattr(node_ops, "author", lambda: self.user)
+        monkeypatch.setattr(node_ops, "author", lambda *_: self.user)
         super().__init__(world, seed)
         self.each: dict[str, int | None] = {}
         self.actions.append((3, self.limit))
@@ -238,7 +238,7 @@ def test_the_limit_of_each_user_is_told_with_the_jobs_of_that_user(
 ) -> None:
     """After the verdict the limit became another one: of equal jobs all showed the count of the first one's user."""
     user = USERS[0]
-    monkeypatch.setattr(node_ops, "author", lambda: user)
+    monkeypatch.setattr(node_ops, "author", lambda *_: user)
     with World(tmp_path / "state") as world:
         node_ops.add(world.store, resources=amounts(8), count=1, template="t")
         cluster_ops.update(world.store, "primary", ClusterChange(queue={"max_running_jobs": 3}))

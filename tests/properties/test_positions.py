@@ -39,7 +39,7 @@ class Scene:
     def __init__(self, world: World, seed: int, monkeypatch: pytest.MonkeyPatch, levels: int = 4) -> None:
         self.world, self.store, self.dice = world, world.store, random.Random(seed)
         self.user, self.made = OTHER, 0
-        monkeypatch.setattr(node_ops, "author", lambda: self.user)
+        monkeypatch.setattr(node_ops, "author", lambda *_: self.user)
         count = self.dice.choice((1, 2, 3))
         self.cpus = count * CPUS
         node_ops.add(self.store, resources=amounts(CPUS), count=count, template="t")

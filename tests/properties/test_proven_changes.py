@@ -72,7 +72,7 @@ class Scene:
         self.task_dice = random.Random(-seed) if seed >= 1000 and seed % 2 else None
         self.store = self.world.store
         self.user, self.made = "ann", 0
-        monkeypatch.setattr(node_ops, "author", lambda: self.user)
+        monkeypatch.setattr(node_ops, "author", lambda *_: self.user)
         for number in range(self.dice.choice((1, 1, 2))):
             cpus, count = self.dice.choice((4, 8)), self.dice.choice((1, 2, 3))
             node_ops.add(self.store, resources=amounts(cpus), count=count, template=f"t{number}")
@@ -328,7 +328,7 @@ def test_what_is_called_proven_in_five_hundred_states(
 
 @pytest.fixture
 def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[World]:
-    monkeypatch.setattr(node_ops, "author", lambda: "ann")
+    monkeypatch.setattr(node_ops, "author", lambda *_: "ann")
     with World(tmp_path / "state") as here:
         yield here
 

@@ -236,7 +236,7 @@ def test_a_run_that_no_supervisor_takes_is_given_up_and_says_where_to_look(groun
     ground.runtime.forget("a")
     assert ground.runtime.observe("a").state is RunState.NEVER_STARTED
     log = ground.home / "launcher.log"
-    assert "marshal.loads" in log.read_text()
+    assert "a request was refused, and starts nothing: it is no JSON\n" in log.read_text()
     log.write_text("")
 
 

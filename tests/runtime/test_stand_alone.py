@@ -14,7 +14,7 @@ from tests.specification import spec
 pytestmark = spec("16.local")
 
 ROOT = Path(vctl.__file__).parent
-FOLDERS = (ROOT / "runtime", ROOT / "ray" / "private")
+FOLDERS = (ROOT / "runtime", ROOT / "privileged", ROOT / "ray" / "private")
 
 
 def imported(body: list[ast.stmt]) -> Iterator[str]:

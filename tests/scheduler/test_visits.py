@@ -17,10 +17,9 @@ from vctl.core.values import replace
 from vctl.scheduler import cycle, queueing
 from vctl.scheduler.cycle import decide
 from vctl.scheduler.gang_growth import one_piece
-from vctl.scheduler.queue_scan import GROWTH
 from vctl.scheduler.queueing import Queue
 from vctl.scheduler.running import Running
-from vctl.scheduler.work import Budget
+from vctl.scheduler.work import GROWTH, Budget
 
 pytestmark = spec("8.reasons")
 

@@ -8,7 +8,6 @@ killed or suspended between any two of them.
 from __future__ import annotations
 
 import errno
-import marshal
 import os
 import random
 import select
@@ -22,6 +21,7 @@ from typing import Any, Protocol
 
 import pytest
 
+from vctl.privileged import run_request
 from vctl.runtime import (
     findings,
     frames,
@@ -29,7 +29,6 @@ from vctl.runtime import (
     local,
     processes,
     records,
-    spawning,
     supervision,
     supervisor,
     supervisors,
@@ -156,7 +155,8 @@ class Supervisor(Process):
         super().__init__(kernel, 1)
         self.home = os.fsencode(kernel.timeline.home)
         self.signature = b"%d %d %b" % (self.pid, self.started, kernel.boot.encode())
-        self.shared = spawning.Unpacked()
+        self.shared = run_request.Unpacked()
+        self.as_account = supervision.AsItself()
         self.numbers: dict[int, Number] = {}
         self.unread: list[tuple[int, int]] = []
         """Numbers with lines that came while it was suspended."""
@@ -305,7 +305,7 @@ class Number(supervisor.SupervisorNumber):
                     self.hang_up()
                 elif len(self.received) == before:
                     yield LINE
-            run = Supervision(self, marshal.loads(request))
+            run = Supervision(self, run_request.checked(request))
             yield self.pause()
             if run.follows:
                 if run.follows != last or not self.accept(run.name):

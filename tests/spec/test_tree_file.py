@@ -26,7 +26,13 @@ def test_a_tree_is_read_parents_first():
                     "replica_sets": {"8c": 2},
                     "children": [{"id": "a1", "spec": {"flexible_resource_min": {}}}],
                 },
-                {"id": "b", "parent": "primary", "borrow_limit": {"CPU": 0}, "lending_limit": {"CPU": 1.5}},
+                {
+                    "id": "b",
+                    "parent": "primary",
+                    "borrow_limit": {"CPU": 0},
+                    "lending_limit": {"CPU": 1.5},
+                    "private": ["pids", "tmp"],
+                },
             ]
         }
     )
@@ -38,6 +44,7 @@ def test_a_tree_is_read_parents_first():
     assert found[0].spec == ClusterSpec(flexible=False, replica_sets={"8c": 2})
     assert found[1].spec.flexible
     assert found[2].spec == ClusterSpec(flexible=False)
+    assert [c.private for c in found] == [(), (), ("tmp", "pids")]
     assert (found[2].borrow_limit, found[2].lending_limit) == ({"CPU": 0}, {"CPU": SCALE * 3 // 2})
 
 

@@ -26,6 +26,7 @@ GROUPS = {
     "node": ("Add, drain and remove physical nodes.", "nodes"),
     "token": ("List and end the tokens that you have for the HTTP API of a shared service.", "tokens"),
     "lease": ("Show the resources that clusters have borrowed.", "objects"),
+    "limit": ("Limit what users and clusters may have at a time.", "limits"),
     "config": ("Show the settings and where they come from.", "serve"),
 }
 """First words that need a second word -> help and the names of the modules."""
@@ -89,7 +90,7 @@ SECTIONS = {
         "status", "top", "why", "gpus", "events", "list", "get", "summary", "cluster-resources", "available-resources",
         "nodes", "current-cluster", "current-node", "timeline", "simulate",
     ),
-    "Clusters": ("vc", "lease", "demand"),
+    "Clusters": ("vc", "lease", "limit", "demand"),
     "Nodes": ("node",),
     "Run the service": ("daemon", "serve", "config", "doctor", "replay", "backup", "restore", "prune"),
     "Sign in to a shared service": ("login", "logout", "token"),
@@ -115,14 +116,13 @@ ELSEWHERE = {
     "nvidia-smi": "gpus", "nvtop": "gpus", "nvitop": "gpus", "gpustat": "gpus", "devices": "gpus",
     "priority": "job edit", "nice": "job edit", "renice": "job edit",
     "export": "vc export", "import": "vc apply", "plan": "vc plan", "alloc": "shell",
-    "users": "ps", "who": "ps",
+    "users": "ps", "who": "ps", "quota": "limit list", "quotas": "limit list", "limits": "limit list",
+    "sacctmgr": "limit",
 }  # fmt: skip
 """First words of Slurm, PBS, LSF, Ray and kubectl -> the command of vctl; the longest entry counts."""
 _SUMS = "`vctl summary jobs` counts jobs, `vctl timeline` shows when they ran, `vctl ps -a` lists them"
-_LIMITS = "`vctl vc update ID --max CPU=8` limits a cluster, `vctl vc get ID` shows its limits"
 INSTEAD = {
     **dict.fromkeys(("report", "reports", "sreport", "usage", "history", "stats", "seff", "sstat"), _SUMS),
-    **dict.fromkeys(("quota", "quotas", "limit", "limits", "sacctmgr"), _LIMITS),
     **dict.fromkeys(
         ("pause", "suspend"), "`vctl job hold` keeps a waiting job from starting; no running job pauses"
     ),
@@ -320,7 +320,7 @@ def _unknown(before: str, words: list[str], known: list[str]) -> BadSpec:
             guess = f"job {word}"
     else:
         guess = _elsewhere(word, known)
-    guess = guess or spec.fields.nearest(word, known) or _mistyped(word, before, known)
+    guess = guess or _mistyped(word, before, known)
     fix = f"did you mean `{before} {guess}`?" if guess else f"`{before} --help` lists the commands"
     if before == "vctl" and word in INSTEAD:
         fix = INSTEAD[word]
@@ -334,11 +334,12 @@ def _elsewhere(word: str, known: list[str]) -> str | None:
 
 
 def _mistyped(word: str, before: str, known: list[str]) -> str | None:
-    """The command of vctl for a mistyped word of another tool, such as ``sbmit``."""
+    """The command that is most similar to a word, or that stands for a similar word of another tool (``sbmit``)."""
     from difflib import get_close_matches
 
+    ours = spec.fields.nearest(word, known)
     theirs = [other for other in (ELSEWHERE if before == "vctl" else OTHER_WORDS) if other[0] == word[:1]]
-    meant = get_close_matches(word[:100], theirs, n=1, cutoff=0.75)
-    if not meant:
-        return None
-    return ELSEWHERE[meant[0]] if before == "vctl" else _elsewhere(meant[0], known)
+    meant = get_close_matches(word[:100], theirs if ours is None else [*theirs, ours], n=1, cutoff=0.75)
+    if not meant or meant[0] == ours:
+        return ours
+    return (ELSEWHERE[meant[0]] if before == "vctl" else _elsewhere(meant[0], known)) or ours

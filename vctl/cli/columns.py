@@ -242,3 +242,25 @@ def _count(value: object) -> object:
     if isinstance(value, Mapping):
         return sum(value.values()) or ""
     return (len(value) or "") if isinstance(value, list) else value
+
+
+def _limited(field: str) -> Any:
+    def show(limit: Item) -> str:
+        if limit[field] is None:
+            return ""
+        is_count = limit["of"] == "running_jobs"
+        return f"{limit[field]:g}" if is_count else words.amount(limit["of"], limit[field])
+
+    return show
+
+
+LIMITS = [
+    Column("USER", lambda limit: limit["user"] or "", reads=("user",)),
+    cluster("CLUSTER", "cluster_id"),
+    Column("OF", lambda limit: limit["of"].replace("_", " "), reads=("of",)),
+    Column("LIMIT", _limited("limit"), right=True, reads=("limit", "of")),
+    Column("PER", lambda limit: limit["per"] or "", reads=("per",), at=SMALL),
+    Column("USED", _limited("used"), right=True, reads=("used", "of")),
+    Column("SET BY", "set_by"),
+    Column("SET", lambda limit: words.moment(limit["set_at"]), reads=("set_at",), at=SMALL),
+]

@@ -160,8 +160,9 @@ def _values(param: Param, line: _Line, current: str) -> Iterable[Offer]:
         return _awaited(line, current)
     if kind == STRATEGIES:
         return _strategies(line, current)
-    if kind in ("states", "causes"):
-        return _more_of(_states(line) if kind == "states" else spec.job_request.CAUSES, current)
+    if kind in ("states", "causes", "private"):
+        known = {"causes": spec.job_request.CAUSES, "private": spec.options.PRIVATE}
+        return _more_of(_states(line) if kind == "states" else known[kind], current)
     kind = line.loose[0] if kind == "objects" and line.loose else kind
     return _live(LIVE[kind], line.home) if kind in LIVE else []
 

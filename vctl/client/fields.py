@@ -47,6 +47,7 @@ class JobFields(TypedDict, total=False):
     after: Sequence[str]
     per_node: bool
     label: bool
+    private: Sequence[str] | None
     ray: bool
     ray_dashboard: bool
     runtime_env: Mapping[str, Any] | None

@@ -24,7 +24,7 @@ from vctl.client.fields import (
 from vctl.client.handles import ConfiguredBackend, Handle, Job, Task
 from vctl.client.queued import queued
 from vctl.client.state_api import Filters, Verbs
-from vctl.operations import clusters, jobs, nodes, tasks, tokens
+from vctl.operations import clusters, jobs, limits, nodes, tasks, tokens
 from vctl.operations.declare import Verb
 from vctl.spec.ids import resolve_cluster_id
 
@@ -51,6 +51,7 @@ class ClusterFields(TypedDict, total=False):
     spec: Written | Mapping[str, Any] | None
     borrow_limit: Amounts | None
     lending_limit: Amounts | None
+    private: Sequence[str] | None
     queue: Mapping[str, Any] | None
     submitters: Sequence[str] | None
     admins: Sequence[str] | None
@@ -295,6 +296,14 @@ class Tokens(Verbs):
     logout = Verb(tokens.logout)
     list = Verb(tokens.list_tokens)
     revoke = Verb(tokens.revoke)
+
+
+class Limits(Verbs):
+    """The verbs of ``vctl limit``."""
+
+    set = Verb(limits.set_limits)
+    list = Verb(limits.list_limits)
+    clear = Verb(limits.clear)
 
 
 class Nodes(Verbs):

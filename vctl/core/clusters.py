@@ -118,6 +118,9 @@ class Cluster:
     detached: bool = False
     """A sub-cluster: it outlives its job. A job cluster: its job is over, but detached work in it is not."""
 
+    private: tuple[str, ...] = ()
+    """What its jobs, and those of all clusters in it, have for themselves at least."""
+
     @property
     def is_limited(self) -> bool:
         """Whether anything limits its growth."""

@@ -13,6 +13,7 @@ from vctl.core import resources as rs
 from vctl.core.clusters import PRIMARY, Cluster, ClusterSpec, VNode
 from vctl.core.demand import Demand
 from vctl.core.leases import Lease
+from vctl.core.limits import NO_LIMITS
 from vctl.core.node_kinds import NodeKinds
 from vctl.core.nodes import ALIVE, LOST, Node, Template
 from vctl.core.queue_policy import QueuePolicy
@@ -57,6 +58,8 @@ class Ledger:
         """Lender -> what it does not lend now, because its own work starts with it once a loan has come back."""
         self.templates: tuple[Template, ...] = ()
         """The machines that a node provider can make: work that fits no present node may run on these."""
+        self.limits = NO_LIMITS
+        """What users and clusters may have at a time."""
         self.versions: dict[str, int] = {}
         """cluster id -> the number of changes of its virtual nodes (not of what is free on them)."""
         self.inside: dict[str, int] = {}
@@ -96,7 +99,7 @@ class Ledger:
         ledger.promised = {cluster_id: dict(amounts) for cluster_id, amounts in self.promised.items()}
         ledger.leases = dict(self.leases)
         ledger._borrowed = {cluster_id: dict(leases) for cluster_id, leases in self._borrowed.items()}
-        ledger.templates, ledger.withheld = self.templates, self.withheld
+        ledger.templates, ledger.withheld, ledger.limits = self.templates, self.withheld, self.limits
         ledger.versions, ledger.inside = dict(self.versions), dict(self.inside)
         ledger._indexes = {cluster_id: self.index(cluster_id).copy() for cluster_id in self._indexes}
         ledger.kinds = self.kinds.copy()  # not before the indexes, which number new kinds
@@ -108,6 +111,7 @@ class Ledger:
         copy = Ledger()
         copy.nodes, copy.clusters, copy.vnodes = dict(self.nodes), dict(self.clusters), dict(self.vnodes)
         copy.subclusters, copy.templates, copy.withheld = self.subclusters, self.templates, self.withheld
+        copy.limits = self.limits
         copy.lenders = set(self.lenders)
         copy.promised = {cluster_id: dict(amounts) for cluster_id, amounts in self.promised.items()}
         copy.members, copy.demand = {}, self.demand.copy()

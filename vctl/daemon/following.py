@@ -24,6 +24,7 @@ from vctl.store import (
     dependencies,
     feed,
     jobs,
+    limits,
     objects,
     observed,
     preemptions,
@@ -128,6 +129,7 @@ class FollowedState(SchedulerState):
     def _read(cls, store: Store, rebuilt: Replayed) -> FollowedState:
         with store.snapshot():
             state = cls(rebuilt.ledger, rebuilt.runs, feed.last(store))
+            state.ledger.limits = limits.load(store)
             for array_id, at_once in arrays.limited(store):
                 state.array_limits.limit(array_id, at_once)
             state.put_all_pending(queues.pending(store))
@@ -158,14 +160,14 @@ class FollowedState(SchedulerState):
         for parent_id, of_queue in known.items():
             queue = self._queue(parent_id)
             if (parent := self.ledger.clusters.get(parent_id)) is not None:
-                queue.arrange(parent.queue)
+                queue.arrange(parent.queue, is_limited=self.ledger.limits.of_users)
             queue.recall(of_queue)
 
     def _read_reservations(self, store: Store) -> None:
         for parent_id, reserved in reservations.load(store).items():
             if (parent := self.ledger.clusters.get(parent_id)) is not None:
                 queue = self._queue(parent_id)
-                queue.arrange(parent.queue)
+                queue.arrange(parent.queue, is_limited=self.ledger.limits.of_users)
                 keep(queue, reserved)
                 for job_id, kept in kept_by(queue).items():
                     self.reserved[job_id] = queue.jobs[job_id], queue.policy, kept

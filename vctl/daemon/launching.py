@@ -13,7 +13,7 @@ from vctl.core.ledger import Ledger
 from vctl.core.nodes import LOCAL, RAY
 from vctl.core.resources import CPU, EMPTY, GPU, MEMORY, SCALE, Allocation, merged
 from vctl.core.values import value
-from vctl.daemon import gangs, notices, objects
+from vctl.daemon import gangs, isolation, notices, objects
 from vctl.daemon.following import FollowedState
 from vctl.engine.ahead import RunAhead
 from vctl.ops.forms import amounts
@@ -23,6 +23,7 @@ from vctl.ray.daemon.private_rays import reservation_of
 from vctl.runtime import relay, spawning
 from vctl.runtime.environment import SharedVariables, job_environment
 from vctl.runtime.protocol import LaunchRequest
+from vctl.spec.options import PIDS
 from vctl.store import arrays, contents, jobs, rows
 from vctl.store.rows import dumps, loads
 from vctl.store.store import Row, Store
@@ -35,8 +36,9 @@ MAX_ENVIRONMENTS = 64
 class LaunchCommand:
     """The command of a job or a task; ``count``: members of its array, ``ray``: kind of its private Ray, or empty.
 
-    ``beside``: the run whose resources it sees instead of its own. ``uid``: the user as whom it runs; None
-    in personal mode.
+    ``beside``: the run whose resources it sees instead of its own. ``private``: what its job wants for itself.
+    ``relay``: the words before it, if it runs behind the relay. ``uid``: the user as whom it runs; None in
+    personal mode.
     """
 
     argv: tuple[str, ...]
@@ -46,7 +48,14 @@ class LaunchCommand:
     count: int = 1
     ray: str = ""
     beside: str = ""
+    private: tuple[str, ...] = ()
+    relay: tuple[str, ...] = ()
     uid: int | None = None
+
+    @property
+    def words(self) -> tuple[str, ...]:
+        """The command behind its relay."""
+        return (*self.relay, *self.argv)
 
 
 class Commands:
@@ -61,7 +70,7 @@ class Commands:
     def of(self, run: Run, array_id: str | None) -> LaunchCommand | None:
         """The command of a run."""
         if run.task_id is not None:
-            return self._command(contents.of_task(self.store, run.task_id))
+            return self._command(contents.of_task(self.store, run.task_id), is_task=True)
         if array_id is None:
             return self._command(contents.of_job(self.store, run.job_id))
         if (command_id := jobs.command_id(self.store, run.job_id)) is None:
@@ -76,14 +85,17 @@ class Commands:
             self._array = (array_id, command_id), command
         return command
 
-    def _command(self, row: Row | None, count: int = 1) -> LaunchCommand | None:
+    def _command(self, row: Row | None, count: int = 1, *, is_task: bool = False) -> LaunchCommand | None:
         if row is None:
             return None
+        of_job = row["of_job"] if is_task else None
         options = loads(row["options"])
         return LaunchCommand(
-            (*relayed(options.get("relay")), *loads(row["argv"])), self._environment(row["environment_id"]),
+            tuple(loads(row["argv"])), self._environment(row["environment_id"]),
             os.fsdecode(row["cwd"]), sees_all=bool(options.get("sees_all")), count=count,
-            ray=options.get("private_ray", ""), beside=options.get("beside", ""), uid=row["uid"],
+            ray=options.get("private_ray", ""), beside=options.get("beside", ""),
+            private=isolation.wish(options if of_job is None else loads(of_job)),
+            relay=relayed(options.get("relay")), uid=row["uid"],
         )  # fmt: skip
 
     def _environment(self, number: int) -> SharedVariables:
@@ -157,15 +169,20 @@ def request_of(
         about = jobs.metadata(store, run.job_id)
         own |= private_rays.job_config(job.submission_id, about, command.env.variables)
     gpus = [str(index) for index in sorted(sees.instances.get(GPU, {}))]
+    argv, cwd = (*before, *command.words), command.cwd
+    above = ledger.upward(run.cluster_id if run.cluster_id in ledger.clusters else job.parent_id)
+    if what := isolation.given(above, command.private):
+        argv, cwd = _apart(store, state, run, command, before, what, source=source, attempt=attempt)
     return LaunchRequest(
         run_id=run.run_id,
-        argv=(*before, *command.argv),
+        argv=argv,
         own=job_environment(command.env.variables, own, gpus=gpus, cpus=cpus),
-        cwd=command.cwd,
+        cwd=cwd,
         supervisor=run.supervisor,
         log_path=log_path(home, run.task_id or job.submission_id),
         cpu_ids=sees.bound_cores if source == LOCAL else None,
         grace_s=job.grace_s,
+        uid=command.uid,
         log_max_bytes=log_max_bytes,
         memory_bytes=0 if source != LOCAL else sees.amounts.get(MEMORY, 0) // SCALE,
         node_id=run.node_id,
@@ -179,8 +196,32 @@ def request_of(
 def _can_start(command: LaunchCommand) -> bool:
     """Whether nothing shows that the start of a command fails."""
     variables = {os.fsencode(name): os.fsencode(text) for name, text in command.env.variables.items()}
-    argv = tuple(map(os.fsencode, command.argv))
+    argv = tuple(map(os.fsencode, command.words))
     return spawning.foreseen(argv, variables, os.fsencode(command.cwd)) is None
+
+
+def _apart(
+    store: Store, state: FollowedState, run: Run, command: LaunchCommand, before: tuple[str, ...], what: str,
+    *, source: str, attempt: int,
+) -> tuple[tuple[str, ...], str]:  # fmt: skip
+    """The words and the directory of a run that has ``what`` for itself. ``before``: the words that start its Ray."""
+    mode, words, cwd = command.relay[4:5], (*before, *command.words), command.cwd
+    is_public = isolation.is_public(cwd)
+    if mode == ("hold",) or not ((is_public and run.task_id is not None) or _can_start(command)):
+        return words, cwd  # nothing is started, or its start fails as any other
+    beside = None
+    if PIDS in what and (command.beside or private_rays.is_raylet(command.argv)):
+        runs = (state.runs[run_id] for run_id in state.runs_of_job.get(run.job_id, ()))
+        mains = (one for one in runs if one.task_id is None and command.beside in ("", one.run_id))
+        beside = next((one.pid for one in mains), None)
+    apart = isolation.words(
+        what, str(store.home), run.job_id, attempt, cwd, source=source, beside=beside
+    )  # fmt: skip
+    if mode == ("label",):  # outside, where the supervisor gives it the time to write what is left
+        words = (*command.relay, *apart, *command.argv)
+    else:
+        words = (*apart, *words)
+    return words, "/" if is_public else cwd
 
 
 @lru_cache(1024)

@@ -23,14 +23,14 @@ from vctl.http.documents import Document, Version, good
 from vctl.http.events import Broadcast
 from vctl.http.guard import OPEN, Guard
 from vctl.http.protocol import Complaints, capacity
-from vctl.operations import clusters, jobs, nodes, simulation, tasks, tokens, upkeep, views
+from vctl.operations import clusters, jobs, limits, nodes, simulation, tasks, tokens, upkeep, views
 from vctl.ray.http import ray_jobs, ray_packages
 from vctl.store import feed
 
 SPOKEN = "2.40.0"
 """The version of Ray whose job API the server implements."""
 
-DECLARED = (jobs, tasks, clusters, nodes, views, upkeep, simulation, tokens)
+DECLARED = (jobs, tasks, clusters, nodes, limits, views, upkeep, simulation, tokens)
 """The modules whose verbs have routes."""
 
 OPEN_TO_ALL = "open"

@@ -31,7 +31,7 @@ from vctl.spec import documents as forms
 from vctl.spec import reports
 from vctl.spec.ids import SUBMISSION_PATTERN
 from vctl.spec.job_request import CAUSES, IN_RUNTIME_ENV
-from vctl.spec.options import CONDITIONS
+from vctl.spec.options import CONDITIONS, PRIVATE
 from vctl.spec.params import NOT_GIVEN, Opt, Param, Written
 from vctl.spec.quantities import LARGEST
 
@@ -97,6 +97,7 @@ FORMS: dict[str, dict[str, Any]] = {
     "notify": {"minLength": 1},
     "replica_sets": _NAMES,
     "resources": _NAMES,
+    "private": _each(enum=[*PRIVATE]),
     "retry_on": _each(enum=[*CAUSES]),
     "runtime_env": {"propertyNames": {"enum": [*IN_RUNTIME_ENV]}},
     "signal": {"pattern": r"^\s*[A-Za-z0-9]+\s*(@|$)"},

@@ -4,6 +4,6 @@ from vctl import modules_of
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from vctl.operations import clusters, connection, declare, jobs, nodes, simulation, tasks, views
+    from vctl.operations import clusters, connection, declare, jobs, limits, nodes, simulation, tasks, views
 
 __getattr__ = modules_of(__name__)

@@ -46,10 +46,10 @@ Prove = Annotated[bool, Opt("--prove", help="Check every rule again from the raw
 @operation("doctor", "GET /doctor", right="inspect")
 def doctor(context: Context, *, prove: Prove = False) -> "Diagnosis":
     """Check the state and this machine."""
-    return ops.health.doctor(context.store, prove=prove)
+    return ops.health.doctor(context.store, prove=prove, tried=ops.isolation.notes())
 
 
 @operation("repair", "POST /doctor/repair?", right="inspect")
 def repair(context: Context, *, prove: Prove = False) -> "Diagnosis":
     """Check the state and this machine after the repairs that are safe."""
-    return ops.health.doctor(context.store, prove=prove, repair=True)
+    return ops.health.doctor(context.store, prove=prove, repair=True, tried=ops.isolation.notes())

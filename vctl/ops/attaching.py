@@ -10,7 +10,7 @@ from vctl.core import jobs as jb
 from vctl.errors import Conflict, NotFound, NotPermitted
 from vctl.ops import arrays, rights, tasks
 from vctl.ops.jobs import resolve
-from vctl.runtime import processes
+from vctl.runtime import namespaces, processes
 from vctl.spec.task_request import TaskRequest
 from vctl.store import jobs, rows
 from vctl.store.store import Row, Store
@@ -43,7 +43,7 @@ def attach(
             f"job {row['submission_id']} runs on another machine, {run['node_id']}",
             fix=f"run a command there with `vctl task run --job {row['submission_id']} --num-cpus 0 -- CMD`",
         )
-    environ = processes.environment(run["pid"])
+    environ = processes.environment(namespaces.command_of(run["pid"]))
     if not environ or not processes.alive(run["pid"], run["pid_start"], run["boot_id"]):
         return None
     environ = {name: value for name, value in environ.items() if name not in _NOT_SHOWN}

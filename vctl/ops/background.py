@@ -61,7 +61,7 @@ class Background:
     def __init__(self, config: Config) -> None:
         self.config = config
         self.home = config.home().absolute()
-        self.autostart = bool(config.get("autostart"))
+        self.autostart = bool(config.get("autostart")) and not _would_end_with_job(self.home)
         self.problem = ""
         """The reason why a start failed; empty without a failure."""
         self.insisted = False
@@ -193,8 +193,19 @@ class KeptScheduler(Background):
         return locks.scheduler_is_running(self.home)
 
 
+def _would_end_with_job(home: Path) -> bool:
+    """Whether this is a job of this state directory with a PID namespace of its own, in which all ends with it."""
+    is_own = os.environ.get("VCTL_OBJECT_DIR", "").startswith(f"{home}/")
+    return is_own and "pids" in os.environ.get("VCTL_PRIVATE", "")
+
+
 def none_at_work() -> Unreachable:
     """The error where no scheduler runs and none may be started."""
+    if "pids" in os.environ.get("VCTL_PRIVATE", ""):
+        return Unreachable(
+            "no scheduler is running, and one that this job starts would end with it (--private pids)",
+            fix="start one with `vctl daemon` outside of the job",
+        )
     return Unreachable(
         "no scheduler is running, and `autostart` is off",
         fix="start one with `vctl daemon`, or set autostart to true",

@@ -84,6 +84,7 @@ def create(
     cluster = Cluster(
         cluster_id, parent_id, kind, spec, divisible, store.next_revision(), job=job,
         borrow_limit=change.borrow_limit or None, lending_limit=change.lending_limit or {},
+        private=change.private or (),
     )  # fmt: skip
     ledger = _ledger(store, cluster, NOTHING, ledger)
     store.emit(ClusterAdded(store.clock(), cluster, owner))
@@ -113,6 +114,7 @@ def update(
         revision=store.next_revision(),
         borrow_limit=old.borrow_limit if change.borrow_limit is None else change.borrow_limit or None,
         lending_limit=old.lending_limit if change.lending_limit is None else change.lending_limit,
+        private=old.private if change.private is None else change.private,
     )
     store.emit(ClusterChanged(store.clock(), cluster))
     if change.spec is not None:

@@ -219,6 +219,7 @@ def _settings(store: Store, cluster_id: str, stored: Mapping[str, Any]) -> Clust
         "message": stored.get(settings.STOPPED, {}).get("message"),
         "borrow_limit": None if borrow is None else forms.amounts(borrow),
         "lending_limit": forms.amounts(stored.get(settings.LENDING, {})),
+        "private": stored.get(settings.PRIVATE, []),
         "queue": queue_document(settings.queue_of(store, cluster_id)),
         **_access(store, cluster_id, stored),
     }

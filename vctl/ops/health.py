@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -33,11 +34,14 @@ _LEFT_OUT = (
 CGROUP = Path("/sys/fs/cgroup/cgroup.controllers")
 
 
-def doctor(store: Store, *, prove: bool = False, repair: bool = False) -> Diagnosis:
+def doctor(
+    store: Store, *, prove: bool = False, repair: bool = False, tried: Sequence[str] = ()
+) -> Diagnosis:
     """Findings, which are faults, and notes, which are not. ``repair`` makes the safe repairs first.
 
     The tables and the rules of the tree are always checked; ``prove`` checks the rows of finished objects, too, and
     adds the number of checked rows of each table. Only ``prove`` checks the entries of the indexes of a large file.
+    ``tried``: notes about this machine from whoever may start processes to try it.
     """
     indexes = prove or not _is_large(store)
     if damaged := raw.integrity(store, indexes=indexes):  # other checks of damaged tables mean nothing
@@ -58,7 +62,7 @@ def doctor(store: Store, *, prove: bool = False, repair: bool = False) -> Diagno
     result: Diagnosis = {
         "ok": not findings,
         "findings": findings,
-        "notes": _notes(store) + [_LEFT_OUT] * (not indexes),
+        "notes": _notes(store, tried) + [_LEFT_OUT] * (not indexes),
         "repaired": repaired,
     }
     if prove:
@@ -178,7 +182,7 @@ def _is_large(store: Store) -> bool:
     return os.stat(store.home / TABLES).st_size > LARGE_BYTES
 
 
-def _notes(store: Store) -> list[str]:
+def _notes(store: Store, tried: Sequence[str]) -> list[str]:
     notes = []
     state = scheduler(store)
     if not state["running"]:
@@ -204,6 +208,7 @@ def _notes(store: Store) -> list[str]:
     is_writable = CGROUP.exists() and os.access(CGROUP.parent, os.W_OK)
     cgroup = "cgroup v2 is writable, but not used" if is_writable else "no writable cgroup v2"
     notes.append(f"{cgroup}: on the local node CPU limits are by affinity, memory limits by a watchdog")
+    notes += tried
     if database.is_full(store.home):
         notes.append(f"the disk of {store.home} is full: the scheduler and commands that write wait or fail")
     from vctl.runtime.detect import detect

@@ -8,7 +8,7 @@ derived (the order of a queue, reservations) is shown with its age. Jobs of one 
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from functools import cached_property
 from typing import TYPE_CHECKING
 
@@ -18,7 +18,7 @@ from vctl.core.gates import gate_of
 from vctl.core.leases import Lease
 from vctl.core.wording import amounts_text, cluster_text, listed
 from vctl.ops.forms import Shown, timestamp
-from vctl.store import arrays, clusters, dependencies, job_views, rows, settings
+from vctl.store import arrays, clusters, dependencies, job_views, limits, rows, settings
 from vctl.store.store import Row, Store
 
 if TYPE_CHECKING:
@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from vctl.ops.reachable import Reachable
     from vctl.scheduler.explain.refusal import Refusal
     from vctl.scheduler.explain.shortage import Shortage
+    from vctl.scheduler.limits import LimitUse
     from vctl.scheduler.minimum import BelowMinimum
 
 UNSEEN = "the scheduler has not evaluated it yet"
@@ -49,6 +50,7 @@ class Reasons:
         self._never: dict[object, str | None] = {}
         self._shortages: dict[object, Shortage] = {}
         self._running: dict[str, dict[str, int]] = {}
+        self._chains: dict[str, Sequence[str]] = {}
         self._arrays: dict[str, str | None] = {}
         self._ledgers: dict[str, Ledger] = {}
         self._policies: dict[str, QueuePolicy] = {}
@@ -146,7 +148,8 @@ class Reasons:
     def _verdict_key(self, row: Row) -> object:
         """What the reason of a job in the queue depends on: it is the same for all jobs that have this in common."""
         each = self._policy(row["parent_cluster_id"]).max_running_per_user
-        return self._key(row), row["judged"], row["judged_words"], "" if each is None else row["user"]
+        is_of_user = each is not None or self.in_use is not None
+        return self._key(row), row["judged"], row["judged_words"], row["user"] if is_of_user else ""
 
     def _token(self, row: Row) -> str:
         """The scheduler's verdict, if the present resources confirm it."""
@@ -262,12 +265,34 @@ class Reasons:
         from vctl.scheduler.limits import has_limit, reached
 
         policy = self._policy(parent_id)
+        if (used := self.in_use) is not None:
+            from vctl.scheduler.limits import least_held
+
+            spec, entry = rows.spec(row["spec"]), rows.loads(row["entry"])
+            requested = least_held(spec, entry, shares_parent=bool(row["shares_parent"]))
+            if (refusal := used.refusal(parent_id, str(row["user"]), requested)) is not None:
+                return refusal
         if not has_limit(policy):
             return None
         if parent_id not in self._running:
             self._running[parent_id] = job_views.running_by_user(self.store, parent_id)
         running = self._running[parent_id]
         return reached(policy, sum(running.values()), running.get(str(row["user"]), 0))
+
+    @cached_property
+    def in_use(self) -> LimitUse | None:
+        """What running jobs have of that which users and clusters may have at most; None: they have no limits."""
+        given = limits.load(self.store)
+        if not given:
+            return None
+        from vctl.scheduler.limits import LimitUse
+
+        return LimitUse(given, limits.running(self.store), self._chain)
+
+    def _chain(self, cluster_id: str) -> Sequence[str]:
+        if cluster_id not in self._chains:
+            self._chains[cluster_id] = limits.chain(self.store, cluster_id)
+        return self._chains[cluster_id]
 
     def _policy(self, cluster_id: str) -> QueuePolicy:
         if cluster_id not in self._policies:

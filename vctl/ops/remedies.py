@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING
 from vctl.core import jobs as jb
 from vctl.core.clusters import PRIMARY, Cluster, ClusterSpec
 from vctl.core.jobs import PendingJob
+from vctl.core.limits import RUNNING_JOBS, USER, Limit
 from vctl.core.nodes import SIMULATED, Node
-from vctl.core.resources import CPU, Amounts
+from vctl.core.resources import CPU, GPU, MEMORY, Amounts
 from vctl.core.tasks import PendingTask
 from vctl.core.values import replace
 from vctl.core.wording import amount_text, cluster_text, counted
@@ -19,6 +20,7 @@ from vctl.scheduler.explain import whatif_search as kinds
 from vctl.scheduler.explain.whatif import ProposedChange
 from vctl.spec.job_request import JobRequest, entry_amounts
 from vctl.spec.params import declared
+from vctl.spec.quantities import exact_text
 from vctl.spec.task_request import TaskRequest
 from vctl.spec.text import shown
 from vctl.store.rows import dumps, loads
@@ -27,6 +29,8 @@ from vctl.store.store import Row
 if TYPE_CHECKING:
     from vctl.spec.reports import Remedy
 
+OPTION_OF = {CPU: "cpus", GPU: "gpus", MEMORY: "memory"}
+"""Resource -> the option of ``vctl limit set``."""
 OTHERWISE = (jb.CAP_REACHED, jb.USER_LIMIT, jb.HEAD_OF_LINE)
 """Reasons for which a job waits although the resources that it needs may be free."""
 
@@ -76,6 +80,8 @@ def _words_and_command(change: ProposedChange, row: Row, launch: Row) -> tuple[s
             whose = " of each user" if change.kind == kinds.RUNNING_PER_USER else ""
             words = f"let {counted(change.new or 0, 'job')}{whose} run in {name} at a time instead of {change.old}"
             return words, command(["vc", "update", name, option, str(change.new)])
+        case kinds.LIMIT if change.limit is not None:
+            return _raised(change, change.limit)
         case kinds.MAXIMUM | kinds.BORROW if change.cluster is not None:
             return _limit(change, change.cluster)
         case kinds.REPLICAS if change.cluster is not None:
@@ -94,6 +100,21 @@ def _words_and_command(change: ProposedChange, row: Row, launch: Row) -> tuple[s
             )
     assert change.job is not None, change
     return _request(change), resubmit(row, launch, change.job)
+
+
+def _raised(change: ProposedChange, limit: Limit) -> tuple[str, str]:
+    """A higher limit of a user or a cluster. Of one that each user has, this user gets one of his own."""
+    is_user = limit.subject == USER
+    name = change.subject if is_user else cluster_text(limit.name)
+    who = ["--user", name] if is_user else ["--cluster", name]
+    if limit.resource == RUNNING_JOBS:
+        what, new, old = "running-jobs", str(change.new), str(change.old)
+        words = f"let {counted(change.new or 0, 'job')} of {name} run at a time instead of {old}"
+    else:
+        what = OPTION_OF[limit.resource]
+        new, old = exact_text(limit.resource, change.new or 0), _amount(limit.resource, change.old)
+        words = f"let {name} hold {_amount(limit.resource, change.new)} at a time instead of {old}"
+    return words, command(["limit", "set", *who, f"--{what}", new])
 
 
 def _limit(change: ProposedChange, cluster: Cluster) -> tuple[str, str]:

@@ -28,6 +28,7 @@ from vctl.scheduler.victims import Victim
 from vctl.store import (
     clusters,
     jobs,
+    limits,
     nodes,
     observed,
     partial,
@@ -111,9 +112,10 @@ def branch_of(store: Store, cluster_id: str) -> str:
     """The cluster that has all that the work of a cluster can have; the primary where that is no smaller tree.
 
     Machines that a provider makes, places reserved by preemptions, and a node that replaces a dead one may come from
-    anywhere.
+    anywhere. What counts against a limit may be anywhere, too.
     """
-    is_open = any(state in LOST for state in nodes.states(store)) or preemptions.nominations(store)
+    is_lost = any(state in LOST for state in nodes.states(store))
+    is_open = is_lost or preemptions.nominations(store) or limits.exist(store)
     return PRIMARY if is_open or templates(store) else judge_of(store, cluster_id)
 
 
@@ -122,7 +124,7 @@ def beside(tree: Ledger, cluster_id: str | None, nominations: Sequence[Nominatio
 
     What is reserved counts wherever it is; a node that replaces a dead one may come from anywhere.
     """
-    if cluster_id is None or any(node.state in LOST for node in tree.nodes.values()):
+    if cluster_id is None or tree.limits or any(node.state in LOST for node in tree.nodes.values()):
         return None
     return sharing(tree, cluster_id) | {nomination.parent_id for nomination in nominations}
 
@@ -147,6 +149,7 @@ def ledger(store: Store, cluster_id: str | None = None) -> Ledger:
         tree.templates = templates(store)
     else:
         tree = partial.load_branch(store, top_id, MOST_SPARE)
+    tree.limits = limits.load(store)
     if any(any(cluster.lending_limit.values()) for cluster in tree.clusters.values()):
         tree.withheld = keepers(tree, _waiting(store, tree), preemptions.nominations(store))
     return tree

@@ -36,7 +36,7 @@ _UNQUOTED = str.maketrans("", "", "_@%+=:,./-")
 """Takes the marks away that a shell reads as they are."""
 _OF_THE_JOB = ("VCTL_JOB_ID", "VCTL_SUBMISSION_ID", "VCTL_ATTEMPT", "VCTL_CLUSTER_ID", "VCTL_CLUSTER_PATH",
                "VCTL_VNODE_ID", "VCTL_NODE_ID", "VCTL_RESOURCES", "VIRTUAL_CLUSTER_ID", "VCTL_RUN_ID",
-               "VCTL_TASK_ID", "RAY_JOB_CONFIG_JSON_ENV_VAR")  # fmt: skip
+               "VCTL_TASK_ID", "VCTL_PRIVATE", "RAY_JOB_CONFIG_JSON_ENV_VAR")  # fmt: skip
 """The variables that describe a job to its processes; a job that it submits does not get them."""
 hand_over: Callable[[Store, JobSubmitted, int | None], bool] | None = None
 """Lets the scheduler write a job (``vctl/ops/handing.py``); None in a process that cannot reach it so."""
@@ -268,6 +268,8 @@ def _options(store: Store, request: JobRequest, spec: ClusterSpec) -> dict[str, 
         "sees_all": request.entry is None and (spec.has_gang or bool(request.ray.own)),
         **request.ray.options(),
     }
+    if request.private is not None:
+        options["private"] = list(request.private)
     if request.notify is not None:
         from vctl.spec.notify import COMMAND, NOBODY, kind_of
 
@@ -491,6 +493,7 @@ def request_of(row: Row, launch: Row, array: Row | None = None) -> JobRequest:
         array=None if array is None else parse_array(array["range"]),
         job_scope=rules.get("job_scope", rights.OWN),
         notify=options.get("notify"),
+        private=None if (words := options.get("private")) is None else tuple(words),
         ray=JobRay.of(options),
         **retries,
     )

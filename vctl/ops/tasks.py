@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 FILTER_KEYS = tuple(table.FILTERED)
 _OF_THE_RUN = ("VCTL_RUN_ID", "VCTL_TASK_ID", "VCTL_ATTEMPT", "VCTL_RESOURCES", "VCTL_VNODE_ID", "VCTL_NODE_ID",
-               "VCTL_OBJECT_DIR", "CUDA_VISIBLE_DEVICES", "OMP_NUM_THREADS")  # fmt: skip
+               "VCTL_OBJECT_DIR", "VCTL_PRIVATE", "CUDA_VISIBLE_DEVICES", "OMP_NUM_THREADS")  # fmt: skip
 """The variables about the process that starts a task; the task does not get them."""
 
 

@@ -142,7 +142,7 @@ def _described(cluster: Cluster, accesses: Mapping[str, Access], path: str = "")
     assert cluster.parent_id is not None
     return TreeCluster(
         cluster.cluster_id, cluster.parent_id, cluster.divisible, cluster.spec, cluster.borrow_limit or None,
-        cluster.lending_limit, path, cluster.queue,
+        cluster.lending_limit, path, cluster.queue, cluster.private,
         accesses.get(cluster.cluster_id, Access()),
     )  # fmt: skip
 
@@ -343,6 +343,7 @@ def _as_change(cluster: TreeCluster) -> ClusterChange:
         spec=cluster.spec,
         borrow_limit=cluster.borrow_limit or {},
         lending_limit=cluster.lending_limit,
+        private=cluster.private,
     )
 
 

@@ -201,7 +201,8 @@ def scheduler(store: Store) -> SchedulerForm:
         }  # fmt: skip
     fresh = store.clock() - int(heartbeat["last_beat_ns"]) <= FRESH_NS
     return {
-        "running": fresh and command_name(int(heartbeat["pid"])) != "gone",
+        # from a PID namespace of its own, a job sees the lock and not the process
+        "running": fresh and (holder is not None or command_name(int(heartbeat["pid"])) != "gone"),
         "starting": starting,
         "last_beat": heartbeat["last_beat"],
         "last_round_ms": heartbeat["last_round_ms"],

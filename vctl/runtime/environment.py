@@ -1,11 +1,22 @@
 """The environment of a process: the variables of its command, and those that vctl sets over them. Pure."""
 
-import marshal
-import os
+import sys
 from collections.abc import Iterable, Mapping
 from functools import cached_property
 
+from vctl.core.compact import dumps
 from vctl.core.resources import SCALE
+
+_ENCODING = sys.getfilesystemencoding(), sys.getfilesystemencodeerrors()
+_WIRE = "utf-8", "surrogateescape"
+
+
+def portable(text: str) -> str:
+    """A text of the operating system as it is in UTF-8: a supervisor may have another locale, and so another encoding.
+
+    Raises UnicodeEncodeError for a text that no locale has.
+    """
+    return text if text.isascii() else text.encode(*_ENCODING).decode(*_WIRE)
 
 
 class SharedVariables:
@@ -16,9 +27,8 @@ class SharedVariables:
 
     @cached_property
     def packed(self) -> bytes:
-        """The variables as bytes for a supervisor, which may have another locale, and so another encoding."""
-        encoded = {os.fsencode(name): os.fsencode(text) for name, text in self.variables.items()}
-        return marshal.dumps(encoded)
+        """The variables as JSON for a supervisor."""
+        return dumps({portable(name): portable(text) for name, text in self.variables.items()}).encode()
 
 
 NOTHING_SHARED = SharedVariables({})

@@ -8,8 +8,10 @@ import select
 import signal
 import socket
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 
+from vctl.core.compact import dumps
 from vctl.runtime import frames, processes
 from vctl.runtime.keeper import KeeperLine
 from vctl.runtime.protocol import RuntimeUnavailable
@@ -18,6 +20,7 @@ from vctl.runtime.supervisor import NUMBER_BYTES
 _SCRIPT = str(Path(__file__).with_name("launcher.py"))
 _SEND_TIMEOUT_S = 2.0
 _CLOSE_TIMEOUT_MS = 1000
+_CHUNK_BYTES = 1 << 16
 # The only variables of the scheduler that the launcher and the supervisors get, because they may outlive it.
 _KEPT = ("LD_LIBRARY_PATH", "PATH", "TZ")
 
@@ -79,6 +82,21 @@ class ForkServer:
         except (ProcessLookupError, BrokenPipeError, ConnectionResetError, TimeoutError):
             return False
         return True
+
+    def ask(self, question: Mapping[str, object]) -> bytes:
+        """The answer of root's launcher to a question (questions.py); empty if there is none."""
+        ours, theirs = socket.socketpair()
+        with ours:
+            ours.settimeout(_SEND_TIMEOUT_S)
+            try:
+                with theirs:
+                    frames.send(self._channel, dumps(question).encode(), [theirs.fileno()], waits=True)
+                answer = b""
+                while part := ours.recv(_CHUNK_BYTES):
+                    answer += part
+            except OSError:
+                return b""
+        return answer
 
     def abandon(self) -> None:
         """Kill a launcher that failed."""

@@ -26,12 +26,17 @@ def frame(body: bytes) -> bytes:
     return len(body).to_bytes(PREFIX_BYTES, "little") + body
 
 
-def cut(received: bytearray) -> bytes | None:
-    """Remove the first frame from received bytes, and return its body; None if it is not complete yet."""
+def cut(received: bytearray, max_bytes: int = 1 << 32) -> bytes | None:
+    """Remove the first frame from received bytes, and return its body; None if it is not complete yet.
+
+    Raises ValueError if it is to have more than ``max_bytes``.
+    """
     if len(received) < PREFIX_BYTES:
         return None
     end = PREFIX_BYTES + int.from_bytes(received[:PREFIX_BYTES], "little")
     if len(received) < end:
+        if end > max_bytes + PREFIX_BYTES:
+            raise ValueError(f"a message of {end - PREFIX_BYTES} bytes")
         return None
     body = bytes(received[PREFIX_BYTES:end])
     del received[:end]

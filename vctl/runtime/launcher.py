@@ -1,10 +1,13 @@
 """The fork server: a small process that forks supervisors, and hands numbers to them.
 
-Run as a script, `python -I -S launcher.py HOME`, with the channel to the scheduler as its standard input.
+Run as a script, `python -I -S launcher.py STATE`, with the channel to the scheduler as its standard input.
 Each message is a number, its place (the index of a supervisor) and, as a file descriptor, the line (a
 socket) of the number to the scheduler. There is one supervisor for each place; the launcher forks it when
 the first number for the place comes. The supervisor gets its requests on the lines, so the launcher takes no
 part in starting jobs: a fork of Python costs more than all other work of a supervisor for a short job.
+
+`python -I -S launcher.py STATE --shared HOME UID GID` is the launcher of a shared service, as root; the scheduler is
+UID's. Any other message is then a question with the socket for its answer (questions.py).
 
 The launcher ends when the channel ends. A supervisor ends when it has nothing to do and its lines have ended.
 Killing the launcher loses nothing: the lines in transit close, and the scheduler sends new ones to the next
@@ -22,6 +25,9 @@ MYPY = False
 if MYPY:
     import signal
     from typing import NoReturn
+
+    from vctl.runtime import user_processes
+    from vctl.runtime.questions import Questions
 else:
     import _signal as signal  # see processes.py
 
@@ -29,7 +35,8 @@ if MYPY or __package__:
     from vctl.runtime import frames, processes, spawning, supervisor
 else:
     # Behind the standard library, whose names must win over those of this directory.
-    sys.path.append(os.path.dirname(os.path.abspath(__file__)))
+    _folder = os.path.dirname(os.path.abspath(__file__))
+    sys.path += _folder, os.path.join(os.path.dirname(_folder), "privileged")
     import frames
     import processes
     import spawning
@@ -39,7 +46,10 @@ CHANNEL = 0
 _UPWARDS = 3  # the descriptor of the channel between a supervisor and its launcher
 MESSAGE_BYTES = 2 * supervisor.NUMBER_BYTES
 _MAX_FILES = 1 << 20
+_MAX_QUESTION = 4096
 _RETRY_MS = 1000
+Life = tuple[bytes, bytes, "user_processes.UserProcesses | None"]
+"""What a supervisor needs to know: the state directory, the boot, and the shared service if there is one."""
 # The C extension of ctypes, because importing ctypes takes 3 ms.
 _PRCTL = _ctypes.dlsym(_ctypes.dlopen("", os.RTLD_NOW), "prctl")
 _PR_SET_NAME, _PR_SET_CHILD_SUBREAPER = 15, 36
@@ -58,20 +68,28 @@ def main() -> None:
         signal.signal(signo, signal.SIG_DFL)  # the scheduler may ignore some
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # the kernel reaps the supervisors
     home, boot = os.fsencode(sys.argv[1]), processes.boot_id().encode()
+    service = _service_of(home, sys.argv[2:])
+    questions = None if service is None else _questions_to(service)
     _prctl(_PR_SET_NAME, b"vctl-launcher")
+    life = home, boot, service
     gc.freeze()
     channel = _socket.socket(_socket.AF_UNIX, _socket.SOCK_SEQPACKET, 0, CHANNEL)
     channels: dict[bytes, _socket.socket] = {}
     said = ""
     while True:
-        message, given = frames.receive(channel, MESSAGE_BYTES)
+        message, given = frames.receive(channel, MESSAGE_BYTES if questions is None else _MAX_QUESTION)
         if not message:
             return
+        if questions is not None and len(message) != MESSAGE_BYTES:
+            for line in given:
+                questions.answer(message, line)
+                os.close(line)
+            continue
         number, index = message[: supervisor.NUMBER_BYTES], message[supervisor.NUMBER_BYTES :]
         for line in given:
             if not (index in channels and _hand(channels[index], number, line)):
                 channels.pop(index, None)
-                while (problem := _fork_and_hand(home, boot, channels, index, number, line)) is not None:
+                while (problem := _fork_and_hand(life, channels, index, number, line)) is not None:
                     if said != problem:
                         sys.stderr.write(f"{problem}\n")
                         sys.stderr.flush()
@@ -81,15 +99,38 @@ def main() -> None:
             os.close(line)  # if no supervisor got the line, this ends it, which the scheduler sees
 
 
+def _service_of(state: bytes, words: list[str]) -> "user_processes.UserProcesses | None":
+    """The shared service of a launcher, from the words behind its state directory; None if it is one user's."""
+    if not words:
+        return None
+    if MYPY or __package__:
+        from vctl.runtime import user_processes
+    else:
+        import user_processes
+    flag, home, uid, gid = words
+    assert flag == "--shared", flag
+    os.setgroups(())  # files of the account are opened with its group only
+    os.umask(0o022)
+    return user_processes.UserProcesses(state, os.fsencode(home), int(uid), int(gid))
+
+
+def _questions_to(service: "user_processes.UserProcesses") -> "Questions":
+    if MYPY or __package__:
+        from vctl.runtime import questions
+    else:
+        import questions
+    return questions.Questions(service.accounts)
+
+
 def _fork_and_hand(
-    home: bytes, boot: bytes, channels: dict[bytes, _socket.socket], index: bytes, number: bytes, line: int
+    life: Life, channels: dict[bytes, _socket.socket], index: bytes, number: bytes, line: int
 ) -> str | None:
     """Fork the supervisor of a place for a number, else give the number to another one.
 
     Returns a message if there is none and the kernel has no process, memory or file left: that passes.
     """
     try:
-        channels[index] = fork(home, boot)
+        channels[index] = fork(life)
     except OSError as error:
         if any(_hand(other, number, line) for other in channels.values()):
             return None
@@ -118,12 +159,12 @@ def _hand(to: _socket.socket, number: bytes, line: int) -> bool:
     return True
 
 
-def fork(home: bytes, boot: bytes) -> _socket.socket:
+def fork(life: Life) -> _socket.socket:
     """Fork a supervisor; returns the channel for its numbers. Raises OSError if the kernel refuses."""
     ours, theirs = _socket.socketpair(_socket.AF_UNIX, _socket.SOCK_SEQPACKET)
     try:
         if os.fork() == 0:
-            _live(home, boot, theirs.fileno())
+            _live(life, theirs.fileno())
     except OSError:
         ours.close()
         raise
@@ -132,12 +173,13 @@ def fork(home: bytes, boot: bytes) -> _socket.socket:
     return ours
 
 
-def _live(home: bytes, boot: bytes, channel: int) -> "NoReturn":
+def _live(life: Life, channel: int) -> "NoReturn":
     """Be a supervisor until it has nothing to do, then exit."""
     status = 70
     try:
         settle(channel)
-        supervisor.Supervisor(home, boot, _UPWARDS).serve()
+        home, boot, service = life
+        supervisor.Supervisor(home, boot, _UPWARDS, service).serve()
         status = 0
     except BaseException:  # noqa: BLE001 - the child may only end by _exit
         sys.excepthook(*sys.exc_info())

@@ -18,6 +18,7 @@ Stand-alone, like processes.py: written by supervisors, read by schedulers. Impo
 import errno
 import fcntl
 import os
+import stat
 import zlib
 
 MYPY = False
@@ -32,6 +33,7 @@ _LEAST_SPACE, _SPACE = 8192, 32768  # bytes to reserve for several runs: the end
 NO_FILE = (errno.ELOOP, errno.EACCES, errno.ENXIO, errno.EISDIR)  # from opening anything but a record file
 _APPEND = os.O_RDWR | os.O_APPEND | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
 _CHUNK_BYTES = 4096
+_MAX_BYTES = 1 << 26  # none has so much: a number has a thousand runs
 _UNSUPPORTED = (errno.EOPNOTSUPP, errno.ENOSYS, errno.EINVAL, errno.EBADF)
 """Errors of ext2 and ramfs, which cannot reserve space. (glibc writes zeros instead, not with O_APPEND.)"""
 
@@ -60,7 +62,7 @@ def message(text: str) -> bytes:
 
 
 class Busy(Exception):
-    """Another process has the record file."""
+    """Another process has the record file, or it is none."""
 
 
 class Writer:
@@ -78,6 +80,9 @@ class Writer:
         self.fd = os.open(path, _APPEND)
         self.capacity = 0
         try:
+            info = os.fstat(self.fd)
+            if not stat.S_ISREG(info.st_mode) or info.st_size > _MAX_BYTES:
+                raise OSError(errno.EFBIG, os.strerror(errno.EFBIG))
             fcntl.lockf(self.fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError as error:
             os.close(self.fd)

@@ -6,16 +6,16 @@ number of schedulers, one after the other or at once, see the same. The runtime 
 decides about time limits and retries.
 """
 
-import marshal
 import os
 import signal
-import sys
 import time
 from collections.abc import Mapping
 from pathlib import Path
 from typing import NamedTuple
 
+from vctl.core.compact import dumps
 from vctl.runtime import processes
+from vctl.runtime.environment import portable
 from vctl.runtime.findings import Findings, RunRecords
 from vctl.runtime.keeper import KeeperLine
 from vctl.runtime.processes import HOME_MARK, RUN_MARK
@@ -27,7 +27,6 @@ from vctl.runtime.protocol import (
     StartRecord,
     check_run_id,
 )
-from vctl.runtime.supervision import Request
 from vctl.runtime.supervisor import STOP_SIGNAL, serves_all
 from vctl.runtime.supervisors import GONE
 from vctl.runtime.worker_slot import ANSWER_S
@@ -68,6 +67,7 @@ class LocalRuntime(Runtime):
         self.boot = processes.boot_id()
         self._findings = Findings(home.absolute(), self.boot)
         self._findings.supervisors.apart = apart
+        self._is_shared = keeper is not None
         self._findings.supervisors.keeper = keeper
         name, text = mark or (HOME_MARK, os.fspath(self._findings.records.home))
         self._mark = name.encode(), os.fsencode(text)
@@ -76,7 +76,7 @@ class LocalRuntime(Runtime):
         self._stopping: dict[str, _Stop] = {}  # of runs that are not over
         self._running: dict[str, tuple[int, int]] = {}  # supervisors of running runs as first seen
         self._next_resume = 0.0
-        self._marks: tuple[float, dict[bytes, list[processes.Process]]] = (-1.0, {})
+        self._marks: tuple[float, dict[bytes, dict[int, int]]] = (-1.0, {})
         self._lock = self._findings.lock
 
     @property
@@ -106,7 +106,7 @@ class LocalRuntime(Runtime):
     def launch(self, request: LaunchRequest) -> None:
         """Start a run and return at once; its records show the result."""
         check_run_id(request.run_id)
-        packed = marshal.dumps(_packed(request, self._mark))
+        packed = _packed(request, self._mark)
         with self._lock:
             if (file := self._records.files.get(request.supervisor)) is not None:
                 file.declined.discard(request.run_id)
@@ -117,7 +117,7 @@ class LocalRuntime(Runtime):
     def launch_next(self, request: LaunchRequest, follows: str) -> bool:
         """Have a run start as soon as another one is over; False when that is not possible."""
         check_run_id(request.run_id)
-        packed = marshal.dumps(_packed(request, self._mark, follows))
+        packed = _packed(request, self._mark, follows)
         with self._lock:
             given = self._supervisors.give_next(request.supervisor, request.run_id, packed)
             if given:
@@ -208,7 +208,7 @@ class LocalRuntime(Runtime):
         return processes.trees(roots, self._spares)
 
     def _spares(self, pid: int) -> bool:
-        return serves_all(pid, os.fsencode(self._records.home))
+        return not self._is_shared and serves_all(pid, os.fsencode(self._records.home))
 
     def _has_processes(self, run_id: str, start: StartRecord | None) -> bool:
         """Whether a run without supervisor has a process; one look at all processes serves many runs."""
@@ -216,15 +216,38 @@ class LocalRuntime(Runtime):
         if time.monotonic() - self._marks[0] > _MARKS_S:
             self._marks = time.monotonic(), self._marked()
         elif name in self._marks[1] and not any(
-            processes.start_time(process.pid) == process.started for process in self._marks[1][name]
+            processes.start_time(pid) == started for pid, started in self._marks[1][name].items()
         ):
             self._marks = time.monotonic(), self._marked()  # they have ended since, and may have left others
         if name in self._marks[1]:
             return True
         return start is not None and processes.alive(start.pid, start.pid_started, start.boot_id)
 
-    def _marked(self) -> dict[bytes, list[processes.Process]]:
-        return processes.marked(RUN_MARK.encode(), b"%b=%b" % self._mark)
+    def _marked(self) -> dict[bytes, dict[int, int]]:
+        """The processes with the marks of a run, by the run: pid -> start time."""
+        mark = b"%b=%b" % self._mark
+        if not self._is_shared:
+            found = processes.marked(RUN_MARK.encode(), mark)
+            return {run: {one.pid: one.started for one in those} for run, those in found.items()}
+        marked: dict[bytes, dict[int, int]] = {}
+        for line in self._ask(name=RUN_MARK, marked=os.fsdecode(mark)).splitlines():
+            pid, started, run = line.split(b" ", 2)
+            marked.setdefault(run, {})[int(pid)] = int(started)
+        return marked
+
+    def _send_signal(self, pid: int, started: int, signo: int) -> bool:
+        """Send a signal to exactly this process; False if it is gone. In a shared service, by way of root."""
+        if not self._is_shared:
+            return processes.send_signal(pid, started, signo)
+        return self._ask(signal=signo, pid=pid, started=started) == b"1"
+
+    def _ask(self, **question: object) -> bytes:
+        with self._lock:
+            server = self._supervisors.live_server()
+            answer = server.ask(question)
+            if not answer and server.is_dead():
+                answer = self._supervisors.live_server().ask(question)
+            return answer
 
     # ---- ending ----
 
@@ -239,8 +262,8 @@ class LocalRuntime(Runtime):
         before = self._stopping.get(run_id, request)
         self._stopping[run_id] = _Stop(before.requested_s, min(before.until_ns, request.until_ns), signo)
         if supervisor := self._supervisor_of(run_id, unsaid=True):
-            processes.send_signal(*supervisor, STOP_SIGNAL)
-            processes.send_signal(*supervisor, signal.SIGCONT)  # its job may have stopped it
+            self._send_signal(*supervisor, STOP_SIGNAL)
+            self._send_signal(*supervisor, signal.SIGCONT)  # its job may have stopped it
 
     def _supervisor_of(self, run_id: str, *, unsaid: bool = False) -> tuple[int, int] | None:
         """Pid and start time of the supervisor of a run."""
@@ -277,8 +300,8 @@ class LocalRuntime(Runtime):
                     processes.send(pid, signal.SIGCONT)
             else:
                 processes.kill_all(lambda: self._below(supervisor[0], run_id))
-        processes.send_signal(*supervisor, STOP_SIGNAL)
-        processes.send_signal(*supervisor, signal.SIGCONT)
+        self._send_signal(*supervisor, STOP_SIGNAL)
+        self._send_signal(*supervisor, signal.SIGCONT)
         return False
 
     def _resume_suspended(self) -> None:
@@ -289,7 +312,7 @@ class LocalRuntime(Runtime):
         for pid, started in list(self._running.values()):
             seen = processes.process(pid)
             if seen is not None and seen.started == started and seen.state == "T":
-                processes.send_signal(pid, started, signal.SIGCONT)
+                self._send_signal(pid, started, signal.SIGCONT)
 
     def signal_run(self, run_id: str, signo: int, *, tree: bool = False) -> bool:
         """Send a signal to the main process, or to all of the run's processes; False if none got it."""
@@ -297,12 +320,12 @@ class LocalRuntime(Runtime):
         if seen.state is not RunState.RUNNING or seen.start is None:
             return False
         if not tree:
-            return processes.send_signal(seen.start.pid, seen.start.pid_started, signo)
+            return self._send_signal(seen.start.pid, seen.start.pid_started, signo)
         pids = self._below(seen.start.supervisor, run_id)
         below = [process for process in map(processes.process, pids) if process is not None]
         if self.observe(run_id).state is not RunState.RUNNING:
             return False  # its supervisor may carry out another run by now
-        signalled = [processes.send_signal(process.pid, process.started, signo) for process in below]
+        signalled = [self._send_signal(process.pid, process.started, signo) for process in below]
         return any(signalled)
 
     def clear_lost(self, run_id: str) -> tuple[int, ...]:
@@ -318,7 +341,7 @@ class LocalRuntime(Runtime):
         give_up = time.monotonic() + _CLEAR_TIMEOUT_S
         while (remaining := self._leftovers(run_id, seen.start)) and time.monotonic() < give_up:
             for pid, started in remaining.items():
-                processes.send_signal(pid, started, 9)
+                self._send_signal(pid, started, 9)
             time.sleep(_CLEAR_PAUSE_S)
         return tuple(remaining)
 
@@ -363,7 +386,7 @@ class LocalRuntime(Runtime):
 
     def _leftovers(self, run_id: str, start: StartRecord | None) -> dict[int, int]:
         """The processes of a run without supervisor on this machine, in this boot: pid -> start time."""
-        pids = {process.pid: process.started for process in self._marked().get(os.fsencode(run_id), ())}
+        pids = dict(self._marked().get(os.fsencode(run_id), {}))
         if start is not None and start.boot_id == processes.boot_id():
             for process in processes.all_processes():
                 # A session keeps its pid from reuse: it is the run's unless another process has that pid.
@@ -379,22 +402,14 @@ class LocalRuntime(Runtime):
         return pids
 
 
-_ENCODING = sys.getfilesystemencoding(), sys.getfilesystemencodeerrors()
-
-
-def _packed(request: LaunchRequest, mark: tuple[bytes, bytes], follows: str = "") -> Request:
-    """The request as bytes, because the launcher's locale, and so its encoding, may be another one."""
-    code, errors = _ENCODING
-    env = {name.encode(code, errors): text.encode(code, errors) for name, text in request.own.items()}
-    run_id = request.run_id.encode(code, errors)
-    env[_RUN], env[mark[0]] = run_id, mark[1]
-    argv = tuple([word.encode(code, errors) for word in request.argv])
-    cwd, log = request.cwd.encode(code, errors), request.log_path.encode(code, errors)
-    plan = argv, env, cwd, log, request.cpu_ids
-    return (
-        run_id, round(request.grace_s * 1000), request.log_max_bytes, request.memory_bytes, plan,
-        follows.encode(code, errors), request.shared.packed,
-    )  # fmt: skip
-
-
-_RUN = os.fsencode(RUN_MARK)
+def _packed(request: LaunchRequest, mark: tuple[bytes, bytes], follows: str = "") -> bytes:
+    """The request as vctl/privileged/run_request.py reads it."""
+    env = {portable(name): portable(text) for name, text in request.own.items()}
+    env[RUN_MARK], env[portable(os.fsdecode(mark[0]))] = request.run_id, portable(os.fsdecode(mark[1]))
+    head = {
+        "run": request.run_id, "follows": follows, "uid": request.uid, "grace_ms": round(request.grace_s * 1000),
+        "log_bytes": request.log_max_bytes, "memory_bytes": request.memory_bytes,
+        "argv": [portable(word) for word in request.argv], "env": env, "cwd": portable(request.cwd),
+        "log": portable(request.log_path), "cpus": request.cpu_ids,
+    }  # fmt: skip
+    return b"%b\n%b" % (dumps(head).encode(), request.shared.packed)

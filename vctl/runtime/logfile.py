@@ -10,7 +10,8 @@ import os
 import stat
 
 _NEW = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
-_WRITE = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
+_AGAIN = os.O_WRONLY | os.O_APPEND | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
+_SHARED = 0o640  # a user's, and readable by the group of the service
 _BLOCK = 4096
 _PUNCH_HOLE, _KEEP_SIZE = 2, 1
 _FASTEST = 400_000_000  # the fastest expected growth of a log, in bytes per second
@@ -22,15 +23,23 @@ class _Long(_ctypes._SimpleCData):  # type: ignore[type-arg]  # noqa: SLF001 - c
     _type_ = "l"
 
 
-def open_for_writing(path: bytes) -> int:
-    """Open a log to append to it. Moves aside anything that is no plain file, or has a second link."""
-    try:
-        return os.open(path, _NEW, 0o600)
-    except FileExistsError:
-        pass  # the log of an earlier attempt, or anything that a job put there
+def open_for_writing(path: bytes, folder: "int | None" = None, owner: "tuple[int, int] | None" = None) -> int:
+    """Open a log to append to it. Moves aside anything that is no plain file, or has a second link.
+
+    ``folder``: the directory in which ``path`` is. ``owner``: the user and the group that a new one is given to, who
+    may write and read it; the log of anybody else is refused. Raises OSError.
+    """
     for _ in range(3):
         try:
-            fd = os.open(path, _WRITE, 0o600)
+            fd = os.open(path, _NEW, 0o600, dir_fd=folder)
+        except FileExistsError:
+            pass  # the log of an earlier attempt, or anything that a job put there
+        else:
+            return fd if owner is None else _given(fd, owner)
+        try:
+            fd = os.open(path, _AGAIN, dir_fd=folder)
+        except FileNotFoundError:
+            continue  # it was removed meanwhile
         except OSError as error:
             if error.errno not in (errno.ELOOP, errno.EISDIR, errno.ENXIO):
                 raise
@@ -38,14 +47,28 @@ def open_for_writing(path: bytes) -> int:
             info = os.fstat(fd)
             if stat.S_ISREG(info.st_mode) and info.st_nlink == 1:
                 os.set_blocking(fd, True)
-                return fd
+                return fd if owner is None or info.st_uid == owner[0] else _given(fd, owner)
             os.close(fd)
-        folder, name = os.path.split(path)
+        above, name = os.path.split(path)
+        aside = os.path.join(above, b"." + name + b".aside-" + os.urandom(6).hex().encode())
         try:
-            os.rename(path, folder + b"/." + name + b".aside-" + os.urandom(6).hex().encode())
+            os.rename(path, aside, src_dir_fd=folder, dst_dir_fd=folder)
         except FileNotFoundError:
             continue
     raise OSError(errno.ELOOP, os.strerror(errno.ELOOP))
+
+
+def _given(fd: int, owner: tuple[int, int]) -> int:
+    """Give an open log of root, which nobody has written to yet, to its user. Raises OSError, and closes it then."""
+    try:
+        if os.fstat(fd).st_uid != os.geteuid():
+            raise PermissionError(errno.EPERM, os.strerror(errno.EPERM))
+        os.fchown(fd, *owner)
+        os.fchmod(fd, _SHARED)
+    except OSError:
+        os.close(fd)
+        raise
+    return fd
 
 
 def allocate(fd: int, start: int, count: int) -> None:
@@ -61,10 +84,12 @@ def allocate(fd: int, start: int, count: int) -> None:
 class Bounded:
     """A log that keeps about the latest ``max_bytes`` bytes."""
 
-    def __init__(self, path: bytes, max_bytes: int) -> None:
+    def __init__(self, path: bytes, max_bytes: int, fd: int = -1) -> None:
+        """``fd``: the log, if it is open already."""
         self.path, self.max_bytes = path, max(max_bytes, 16 * _BLOCK)
-        self.fd = -1
-        self._open()
+        self.fd = fd
+        if fd < 0:
+            self._open()
 
     def _open(self) -> None:
         try:

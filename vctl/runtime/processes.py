@@ -90,6 +90,16 @@ def name(pid: int) -> bytes:
         return b""
 
 
+def uids(pid: int) -> tuple[int, ...]:
+    """The real, effective, saved and file system's user of a process; empty if there is no such process."""
+    try:
+        text = _read(b"/proc/%d/status" % pid)
+    except (FileNotFoundError, ProcessLookupError):
+        return ()
+    words = text[text.index(b"\nUid:") + 5 :].split(None, 4)[:4]
+    return tuple(map(int, words))
+
+
 def command(pid: int) -> list[bytes]:
     """The arguments of a process; empty if there is no such process, or if it is a zombie."""
     try:

@@ -12,11 +12,8 @@ from typing import Any, Protocol
 from vctl.core.resources import Amounts
 from vctl.core.values import Exit, value
 from vctl.errors import Unreachable
+from vctl.privileged.run_request import MAX_RUN_ID_BYTES
 from vctl.runtime.environment import NOTHING_SHARED, SharedVariables
-
-MAX_RUN_ID_BYTES = 200
-"""A file name has at most 255 bytes, and a suffix is added to the id."""
-
 
 NodeDemand = tuple[Amounts, Mapping[str, str]]
 """The least resources of a wanted node, and its labels."""
@@ -49,7 +46,7 @@ class LaunchRequest:
     log keeps its latest `log_max_bytes` bytes (0: all). A tree of processes that uses more memory than
     `memory_bytes` (0: any) is killed. The rest is for a runtime on several machines that others use, too:
     `node_id`, `reservation`, `ray`, the part of the run in a Ray of its job (vctl/ray/private/private_ray.py),
-    and `shown`, the virtual nodes of that Ray.
+    and `shown`, the virtual nodes of that Ray. `uid` is the user whose process it is, None in personal mode.
     """
 
     run_id: str
@@ -62,6 +59,7 @@ class LaunchRequest:
     grace_s: float = 3.0
     log_max_bytes: int = 0
     memory_bytes: int = 0
+    uid: int | None = None
     node_id: str = ""
     reservation: ReservedParts | None = None
     ray: str = ""

@@ -23,6 +23,12 @@ import sys
 import time
 
 MYPY = False
+if MYPY or __package__:
+    from vctl.runtime.becoming import end_as, execute, fail
+else:
+    sys.path.append(os.path.dirname(os.path.abspath(__file__)))
+    from becoming import end_as, execute, fail
+
 if MYPY:
     from collections.abc import Callable, Iterable
     from typing import TypeVar
@@ -85,22 +91,6 @@ def connect(path: str) -> socket.socket:
     return line
 
 
-def fail(message: str, code: int) -> None:
-    """Write a message to standard error and exit with the code."""
-    os.write(2, f"vctl: {message}\n".encode(errors="surrogateescape"))
-    os._exit(code)
-
-
-def execute(command: list[str]) -> None:
-    """Become the command (exec)."""
-    for number in (signal.SIGPIPE, signal.SIGXFSZ):  # Python ignores them
-        signal.signal(number, signal.SIG_DFL)
-    try:
-        os.execvp(command[0], command)
-    except OSError as error:
-        fail(f"{command[0]}: {error.strerror}", 127 if error.errno == errno.ENOENT else 126)
-
-
 def take_stdin(line: socket.socket, command: list[str]) -> None:
     """Become the command, with the standard input that comes over the line."""
     _, handed, _, _ = socket.recv_fds(line, 1, 1)
@@ -154,16 +144,6 @@ def hold(line: socket.socket) -> None:
     ready = select.select([line.fileno(), program], [], [])[0]
     word = line.recv(3) if line.fileno() in ready else b""
     os._exit(int(word) if word else HUNG_UP)
-
-
-def end_as(status: int) -> None:
-    """End as the command ended: with its exit code, or by its signal."""
-    code = os.waitstatus_to_exitcode(status)
-    if code < 0:
-        if -code not in (signal.SIGKILL, signal.SIGSTOP):
-            signal.signal(-code, signal.SIG_DFL)
-        os.kill(os.getpid(), -code)
-    os._exit(code if code >= 0 else 128 - code)
 
 
 def forked(fork: "Callable[[], T]", blocked: "Iterable[int]" = ()) -> "T":

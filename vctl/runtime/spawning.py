@@ -5,7 +5,6 @@ records.
 """
 
 import errno
-import marshal
 import os
 
 MYPY = False
@@ -31,23 +30,16 @@ _DEFAULT_PATH = os.fsencode(os.defpath)
 _RESET = tuple(signal.valid_signals() - {signal.SIGKILL, signal.SIGSTOP})
 
 
-class Unpacked:
-    """Unpacks the variables that runs of a command share, and keeps the last ones."""
+class NotStarted(Exception):
+    """The process could not be started: a shell's exit code, errno, and a message. ``passes``: see ``passes``."""
 
-    __slots__ = ("packed", "variables")
-
-    def __init__(self) -> None:
-        self.packed, self.variables = b"", dict[bytes, bytes]()
-
-    def with_own(self, packed: bytes, own: dict[bytes, bytes]) -> dict[bytes, bytes]:
-        """All variables of a run: its own variables over the shared ones. ``packed``: these, marshalled."""
-        if packed != self.packed:
-            self.packed, self.variables = packed, marshal.loads(packed)
-        return {**self.variables, **own}
+    def __init__(self, exit_code: int, number: int, words: str, *, passes: bool = False) -> None:
+        super().__init__(words)
+        self.exit_code, self.errno, self.passes = exit_code, number, passes
 
 
-class SpawnError(Exception):
-    """The process could not be started: a shell's exit code, errno, and a message with the path."""
+class SpawnError(NotStarted):
+    """What was to be done, with which path, and what the system said."""
 
     def __init__(
         self,
@@ -59,13 +51,12 @@ class SpawnError(Exception):
         *,
         passes: bool = False,
     ) -> None:
-        self.errno = getattr(error, "errno", None) or errno.EINVAL
-        reason = os.strerror(self.errno) if isinstance(error, OSError) else str(error)
-        if self.errno == errno.EAGAIN:
+        number = getattr(error, "errno", None) or errno.EINVAL
+        reason = os.strerror(number) if isinstance(error, OSError) else str(error)
+        if number == errno.EAGAIN:
             reason = f"{reason} (a limit of processes is reached)"
-        super().__init__(f"{problem} {os.fsdecode(path)}: {reason}{remedy}")
-        self.exit_code = exit_code
-        self.passes = passes  # a later try may succeed: see ``passes``
+        words = f"{problem} {os.fsdecode(path)}: {reason}{remedy}"
+        super().__init__(exit_code, number, words, passes=passes)
 
 
 def spawn(plan: Plan, home: bytes) -> int:
@@ -76,7 +67,7 @@ def spawn(plan: Plan, home: bytes) -> int:
     """
     argv, env, cwd, log_path, cpu_ids = plan
     if not argv or not argv[0]:
-        raise SpawnError(127, "cannot run an empty command in", cwd, FileNotFoundError(errno.ENOENT, ""))
+        raise _no_command(cwd)
     try:
         os.chdir(cwd)
     except (OSError, ValueError) as error:
@@ -86,13 +77,12 @@ def spawn(plan: Plan, home: bytes) -> int:
         try:
             log = _open_log(log_path, home)
         except (OSError, ValueError) as error:
-            raise SpawnError(126, "cannot open log", log_path, error, passes=passes(error)) from None
-        try:
-            if cpu_ids is not None:
+            raise no_log(log_path, error) from None
+        if cpu_ids is not None:
+            try:
                 os.sched_setaffinity(0, cpu_ids)
-        except (OSError, ValueError) as error:
-            problem = f"cannot set CPUs {cpu_ids} for"
-            raise SpawnError(126, problem, argv[0], error, passes=passes(error)) from None
+            except (OSError, ValueError) as error:
+                raise _no_cpus(cpu_ids, argv, error) from None
         return _started(argv, env, cwd, log)
     finally:
         if log >= 0:
@@ -138,6 +128,19 @@ def _interpreter(file: bytes) -> bytes | None:
     return words[0] if first.startswith(b"#!") and words else None
 
 
+def _no_command(cwd: bytes) -> SpawnError:
+    return SpawnError(127, "cannot run an empty command in", cwd, FileNotFoundError(errno.ENOENT, ""))
+
+
+def no_log(path: bytes, error: OSError | ValueError) -> SpawnError:
+    """The error of a log that cannot be opened."""
+    return SpawnError(126, "cannot open log", path, error, passes=passes(error))
+
+
+def _no_cpus(cpu_ids: tuple[int, ...], argv: tuple[bytes, ...], error: OSError | ValueError) -> SpawnError:
+    return SpawnError(126, f"cannot set CPUs {cpu_ids} for", argv[0], error, passes=passes(error))
+
+
 def _no_directory(cwd: bytes, error: OSError | ValueError) -> SpawnError:
     return SpawnError(126, "cannot enter directory", cwd, error, passes=passes(error))
 
@@ -170,10 +173,33 @@ def _remedy(argv: tuple[bytes, ...], file: bytes, number: int | None) -> str:
     return f"; make it executable: chmod +x {name}" if number == errno.EACCES else ""
 
 
+def become(plan: Plan) -> NotStarted:
+    """Enter the directory and become the program (exec), with the rights that this process has; why that failed."""
+    argv, env, cwd, _, cpu_ids = plan
+    if not argv or not argv[0]:
+        return _no_command(cwd)
+    if cpu_ids is not None:
+        try:
+            os.sched_setaffinity(0, cpu_ids)
+        except (OSError, ValueError) as error:
+            return _no_cpus(cpu_ids, argv, error)
+    try:
+        os.chdir(cwd)
+    except (OSError, ValueError) as error:
+        return _no_directory(cwd, error)
+    path = argv[0]
+    try:
+        path = _find(path, env, cwd)
+        os.execve(path, argv, env)
+    except (OSError, ValueError) as error:
+        return _not_started(argv, path, cwd, error)
+
+
 def _started(argv: tuple[bytes, ...], env: dict[bytes, bytes], cwd: bytes, log: int) -> int:
-    path = _find(argv[0], env, cwd)
+    path = argv[0]
     to_log = [(os.POSIX_SPAWN_DUP2, log, 1), (os.POSIX_SPAWN_DUP2, log, 2)]
     try:
+        path = _find(path, env, cwd)
         # Without the resets, the process would inherit ignored and blocked signals, SIGTERM among them.
         return os.posix_spawn(
             path, argv, env, file_actions=to_log, setsid=True, setsigmask=(), setsigdef=_RESET

@@ -25,6 +25,10 @@ if MYPY:
     import signal
     from collections.abc import Callable, Generator, Iterator
     from typing import Protocol
+
+    from vctl.privileged.child import AsAccount
+    from vctl.privileged.run_request import RunRequest, Unpacked
+    from vctl.runtime.user_processes import Becoming
 else:
     import _signal as signal  # see processes.py
 
@@ -36,16 +40,23 @@ _AT_ONCE_S = 0.001  # if a run ends within this time, its start is written toget
 _SHORT_S, _SHORT_NEXT_S = 0.005, 0.03
 _AGAIN_S = 0.05  # before a run is looked at again after an error
 _MAX_STOP_BYTES = 200
+_FOR_EVER_NS = 1 << 63
 _MAX_WAITS = 3  # lines that say why a process is not started yet: their space is that of the end of the run
 _LABEL = (os.fsencode(os.path.dirname(os.path.abspath(__file__))) + b"/relay.py", b"label")
 _DRAIN_S = 1.0  # for the relay to write what the command wrote before it was killed
 _KILL_PAUSE_S = (0.001, 0.25)  # first and longest wait between rounds of SIGKILL
 _LOOK_S, _FAR_LOOK_S = 0.1, 0.5  # between looks at the memory of a run; the second if it uses at most half
+_BEGIN_PAUSE_S = 0.002  # first wait between looks whether a process of a user is its program yet
 
-# run, grace in ms, largest log in bytes (0: any), largest memory in bytes (0: any), plan, the run that it
-# follows at once (empty: none), and the marshalled variables that the runs of a command share, which those of
-# the plan override
-Request = tuple[bytes, int, int, int, spawning.Plan, bytes, bytes]
+
+class AsItself:
+    """In ``with``: files are opened with the rights of this process, as where all is one user's."""
+
+    def __enter__(self) -> None:
+        return
+
+    def __exit__(self, *_: object) -> None:
+        return
 
 
 if MYPY:
@@ -55,7 +66,9 @@ if MYPY:
 
         home: bytes
         signature: bytes
-        shared: spawning.Unpacked
+        shared: Unpacked
+        as_account: AsItself | AsAccount
+        """Who opens the files of the state directory."""
 
         def spawn(self, run: "Supervision") -> int:
             """Start the main process of a run; its pid."""
@@ -88,7 +101,10 @@ class Supervision:
     """One run. `main`: pid of the main process, 0 before its start; `status`: its wait status when ended."""
 
     __slots__ = (
+        "begin_pause_s",
+        "begun",
         "deadline",
+        "failed",
         "follows",
         "grace_s",
         "is_signalled",
@@ -107,18 +123,24 @@ class Supervision:
         "stop_path",
         "stopped",
         "system_s",
+        "uid",
         "unwritten",
         "user_s",
         "waits",
         "why",
     )  # fmt: skip
 
-    def __init__(self, number: "Number", request: Request) -> None:
+    def __init__(self, number: "Number", request: "RunRequest") -> None:
         self.number = number
-        self.name, grace_ms, self.log_bytes, self.memory_bytes, plan, self.follows, shared = request
-        self.plan = plan[0], number.above.shared.with_own(shared, plan[1]), *plan[2:]
+        self.name, self.follows, self.uid = request.run, request.follows, request.uid
+        self.log_bytes, self.memory_bytes = request.log_bytes, request.memory_bytes
+        env = number.above.shared.with_own(request.shared, request.env)
+        self.plan: spawning.Plan = request.argv, env, request.cwd, request.log, request.cpus
         self.stop_path = number.above.home + b"/stops/" + self.name
-        self.grace_s = grace_ms / 1000
+        self.grace_s = request.grace_ms / 1000
+        self.begun: Becoming | None = None  # of a process that becomes a user's
+        self.failed: spawning.NotStarted | None = None  # what it said of why there is no program
+        self.begin_pause_s = _BEGIN_PAUSE_S
         self.main = 0
         self.status: int | None = None
         self.is_signalled = False  # that there may be a request to stop
@@ -141,7 +163,10 @@ class Supervision:
         while not self.main and not self.stopped:
             try:
                 self.start()
-            except spawning.SpawnError as failed:
+                yield from self.wait()
+                self._check_begun()
+            except spawning.NotStarted as failed:
+                self._take_back_start()
                 if not failed.passes:
                     yield from self._end(failed.exit_code, launch_errno=failed.errno, why=str(failed))
                     return True
@@ -151,7 +176,6 @@ class Supervision:
         if not self.main:
             yield from self._end(128 + signal.SIGTERM, signal.SIGTERM)
             return True
-        yield from self.wait()
         if self.log is not None:
             self.log.close()
         signo = (self.status or 0) & 0x7F  # 0: it ended by itself
@@ -178,8 +202,32 @@ class Supervision:
         if started != before:
             started = processes.start_time(self.main) or 0
         if self.log_bytes:
-            self.log = logfile.Bounded(spawning.log_path(self.plan), self.log_bytes)
+            opened = -1 if self.begun is None else self.begun.log
+            self.log = logfile.Bounded(spawning.log_path(self.plan), self.log_bytes, opened)
         self.unwritten = lines.line(lines.STARTED, self.name, b"%d %d %d" % (self.main, started, started_at))
+
+    def _becomes(self) -> bool:
+        """Whether the process of a user is not his program yet, or will never be."""
+        if self.begun is None:
+            return False
+        try:
+            return self.failed is not None or not self.begun.is_over()
+        except spawning.NotStarted as failed:
+            self.failed = failed
+            return True
+
+    def _check_begun(self) -> None:
+        """Raise NotStarted if the process that has ended never was its program."""
+        if self._becomes() and self.failed is not None:
+            raise self.failed
+
+    def _take_back_start(self) -> None:
+        """After a start that failed: nothing runs, and the next start is like the first."""
+        if self.log is not None:
+            self.log.close()
+        self.main, self.status, self.unwritten, self.log = 0, None, b"", None
+        self.begun = self.failed = self.deadline = self.last_signal = None
+        self.begin_pause_s = _BEGIN_PAUSE_S
 
     def record_wait(self, why: str) -> None:
         """Write why the process is not started yet, for ``vctl why``; a reason is written once."""
@@ -235,7 +283,8 @@ class Supervision:
         else:
             timeout_s = NEVER if self.deadline is None else self.deadline - now
         if self.unwritten:
-            timeout_s = min(timeout_s, RETRY_S)
+            timeout_s = min(timeout_s, self.begin_pause_s if self.begun is not None else RETRY_S)
+            self.begin_pause_s = min(2 * self.begin_pause_s, RETRY_S)
         if self.log is not None:
             timeout_s = min(timeout_s, self.log.trim())
         if self.memory_bytes and self.status is None and self.deadline is None:
@@ -277,11 +326,21 @@ class Supervision:
         self.is_signalled = False
         if not os.access(self.stop_path, os.F_OK):
             return
+        with self.number.above.as_account:
+            until_ns, signo = self._taken_stop()
+        if not 0 < signo <= signal.SIGRTMAX or not 0 <= until_ns < _FOR_EVER_NS:
+            return
+        self.stopped = self.stopped or self.status is None
+        if self.main:
+            self.ask(signo, until_ns / 1e9)
+
+    def _taken_stop(self) -> tuple[int, int]:
+        """What the stop file says, which is removed; zeros if it is gone, or says something else."""
         staged, until_ns, signo = self.number.above.home + b"/stops/.taken-%d" % os.getpid(), 0, 0
         try:
             os.rename(self.stop_path, staged)
         except OSError:
-            return  # it is gone; or it stays, and the scheduler signals again
+            return 0, 0  # it is gone; or it stays, and the scheduler signals again
         try:
             with open(staged, "rb", opener=_no_link) as file:
                 until_ns, signo = map(int, file.read(_MAX_STOP_BYTES).split())
@@ -291,11 +350,7 @@ class Supervision:
             self.is_signalled = spawning.passes(error)
             _try(os.link, staged, self.stop_path)  # unless there is a newer one
         _try(os.unlink, staged)  # else the next one takes its place
-        if not 0 < signo <= signal.SIGRTMAX:
-            return
-        self.stopped = self.stopped or self.status is None
-        if self.main:
-            self.ask(signo, until_ns / 1e9)
+        return until_ns, signo
 
     def ask(self, signo: int, until: float) -> None:
         """Send the tree a signal, unless it was the last one, and kill it at ``until`` or before."""
@@ -339,6 +394,8 @@ class Supervision:
 
     def record_start(self) -> None:
         """Write the start into the record file; if the disk is full, the job goes on and ``wait`` retries."""
+        if self._becomes():
+            return
         try:
             self.number.write(self.unwritten)
         except (OSError, MemoryError) as error:

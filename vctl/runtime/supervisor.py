@@ -29,7 +29,6 @@ before that process has ended.
 import _ctypes
 import _socket  # the public module builds enums at import
 import heapq
-import marshal
 import os
 import resource
 import select
@@ -38,17 +37,22 @@ import time
 
 MYPY = False
 if MYPY or __package__:
+    from vctl.privileged import run_request
     from vctl.runtime import frames, lines, processes, spawning, supervision
 else:
     import frames
     import lines
     import processes
+    import run_request
     import spawning
     import supervision
 
 if MYPY:
     import signal
     from collections.abc import Generator
+
+    from vctl.privileged.child import AsAccount
+    from vctl.runtime.user_processes import UserProcesses
 else:
     import _signal as signal  # see processes.py
 
@@ -57,6 +61,8 @@ NAME = b"vctl-supervisor"  # as ps shows it
 BACKGROUND_WORDS = [b"--background", b"--home"]
 STOP_SIGNAL = signal.SIGUSR1  # tells a supervisor to read the stop files of its runs
 NUMBER_BYTES = 8
+_MAX_RECEIVED = 2 * run_request.MAX_BYTES  # requests that wait for their turn
+_LONGEST_WAIT_S = 3600.0  # the kernel takes milliseconds as an int
 _LOCK_PAUSE_S, _MAX_LOCK_PAUSES = 0.005, 200  # to wait for the end of the process that had the number before
 _LOOK = os.WEXITED | os.WNOHANG | os.WNOWAIT
 _CHUNK_BYTES = 1 << 14
@@ -103,7 +109,8 @@ class SupervisorNumber:
         """
         for _ in range(_MAX_LOCK_PAUSES):
             try:
-                self.file = lines.Writer(b"%b/records/%d" % (self.above.home, self.number))
+                with self.above.as_account:
+                    self.file = lines.Writer(b"%b/records/%d" % (self.above.home, self.number))
             except lines.Busy:
                 yield _LOCK_PAUSE_S
             except FileNotFoundError:
@@ -119,14 +126,14 @@ class SupervisorNumber:
         """Carry out requests until the line has ended and no request is left."""
         last = b""  # the run that was carried out last; empty if it was stopped
         while True:
-            if (request := frames.cut(self.received)) is None:
+            if (message := self._next_message()) is None:
                 if self.line is None:
                     return
                 self.waits = True
                 yield supervision.NEVER
                 self.waits = False
                 continue
-            run = supervision.Supervision(self, marshal.loads(request))
+            run = supervision.Supervision(self, self.above.checked(message))
             if run.follows and not (run.follows == last and self.accept(run.name)):
                 self.decline(run.name)
                 continue
@@ -134,6 +141,12 @@ class SupervisorNumber:
             if (yield from run.carry_out()):
                 last = b"" if run.stopped else run.name
             self.run = None
+
+    def _next_message(self) -> bytes | None:
+        try:
+            return frames.cut(self.received, run_request.MAX_BYTES)
+        except ValueError as error:
+            raise run_request.BadRequest(str(error)) from None
 
     def hear(self) -> bool:
         """Read from the line; False if it has ended: the scheduler is gone or needs the number no more.
@@ -149,7 +162,7 @@ class SupervisorNumber:
             return True
         except (ConnectionResetError, MemoryError):
             return False  # gone without having read what we wrote
-        return bool(chunk)
+        return bool(chunk) and len(self.received) <= _MAX_RECEIVED
 
     def accept(self, run: bytes) -> bool:
         """Take the offer of a run that was assigned ahead. True if it may start: it was not taken back.
@@ -157,7 +170,8 @@ class SupervisorNumber:
         From now on, nobody can take the run back.
         """
         try:
-            os.unlink(self.above.home + b"/ahead/" + run)
+            with self.above.as_account:
+                os.unlink(self.above.home + b"/ahead/" + run)
         except OSError:
             return False
         return True
@@ -192,12 +206,20 @@ class SupervisorNumber:
 class Supervisor:
     """The process: its numbers, its runs, and its event loop."""
 
-    def __init__(self, home: bytes, boot: bytes, channel: int) -> None:
-        """``channel``: the descriptor on which the launcher sends numbers, each with its line."""
-        self.home = home
+    def __init__(
+        self, home: bytes, boot: bytes, channel: int, service: "UserProcesses | None" = None
+    ) -> None:
+        """``channel``: the descriptor on which the launcher sends numbers, each with its line.
+
+        ``service``: what it belongs to where users share it; None where all is one user's.
+        """
+        self.home, self.service = home, service
+        self.as_account: supervision.AsItself | AsAccount = supervision.AsItself()
+        if service is not None:
+            self.as_account = service.as_account
         pid = os.getpid()
         self.signature = b"%d %d %b" % (pid, processes.start_time(pid) or 0, boot)
-        self.shared = spawning.Unpacked()
+        self.shared = run_request.Unpacked()
         self.numbers: dict[int, SupervisorNumber] = {}
         self.by_line: dict[int, SupervisorNumber] = {}
         self.running: dict[int, supervision.Supervision] = {}
@@ -234,7 +256,7 @@ class Supervisor:
 
     def _turn(self) -> None:
         """Wait for the next event, and handle what has happened. It may be called again after any error."""
-        wait_s = max(0.0, self._due[0][0] - time.monotonic()) if self._due else -1
+        wait_s = min(max(0.0, self._due[0][0] - time.monotonic()), _LONGEST_WAIT_S) if self._due else -1
         if self._has_missed:
             wait_s = _AFTER_ERROR_S if wait_s < 0 else min(wait_s, _AFTER_ERROR_S)
         ready = self._poll.poll(wait_s)
@@ -267,6 +289,10 @@ class Supervisor:
         """Continue the steps of a number until they have to wait; drop the number if they are over."""
         try:
             wait_s = next(number.steps, None)
+        except run_request.BadRequest as error:
+            sys.stderr.write(f"number {number.number}: a request was refused, and starts nothing: {error}\n")
+            sys.stderr.flush()
+            wait_s = None
         except Exception:  # noqa: BLE001 - an error of one number: its run is lost, those of the others go on
             sys.excepthook(*sys.exc_info())
             wait_s = None
@@ -324,13 +350,24 @@ class Supervisor:
 
     # ---- processes ----
 
+    def checked(self, message: bytes) -> run_request.RunRequest:
+        """The request in a message. Raises Refused."""
+        request = run_request.checked(message)
+        if (request.uid is None) != (self.service is None):
+            raise run_request.BadRequest("a shared service starts processes of users, any other its own only")
+        return request
+
     def spawn(self, run: "supervision.Supervision") -> int:
         """Start the main process of a run with its tag and on its CPUs; its pid. Raises SpawnError."""
         if self._max_tag == resource.RLIM_INFINITY:
             resource.setrlimit(processes.TAG, (run.number.number, self._max_tag))
         self._oom.write(_JOB_OOM)
         try:
-            pid = spawning.spawn(run.plan, self.home)
+            if self.service is None or run.uid is None:
+                pid = spawning.spawn(run.plan, self.home)
+            else:
+                run.begun = self.service.start(run.plan, run.uid, keeps_log=run.log_bytes > 0)
+                pid = run.begun.pid
         finally:
             self._oom.write(self._oom.own)
             if run.plan[4] is not None:
@@ -398,7 +435,7 @@ class Supervisor:
 
     def spares(self, pid: int) -> bool:
         """Whether a process is a scheduler or supervisor of this state directory that a run has started."""
-        return serves_all(pid, self.home)
+        return self.service is None and serves_all(pid, self.home)
 
 
 class _OomScore:

@@ -70,6 +70,7 @@ from vctl.core.wording import cluster_text
 from vctl.scheduler.elasticity import can_grow, level_above, suppliers_outside
 from vctl.scheduler.fairness import Shares, Usage, is_fair
 from vctl.scheduler.heads import Rest
+from vctl.scheduler.limits import use_of
 from vctl.scheduler.nominations import Nominations
 from vctl.scheduler.plan import Plan, Start, Trial, Wait, revert
 from vctl.scheduler.preemption import Preemptor
@@ -238,10 +239,11 @@ class Round:
         ]
         shares = _shares(ledger, self.queues, running, self.usage, now_ns)
         visited = [queue for queue, _ in changed]
+        use = use_of(ledger, running)
         self.shared = SharedReservations(ledger, visited, running, now_ns, self.grown, self.budget)
         self.scans = [
             QueueScan(
-                ledger, queue, running, shares, self.preemptor, self.shared,
+                ledger, queue, running, shares, self.preemptor, self.shared, use,
                 now_ns=now_ns, may_loosen=may_loosen, budget=self.budget,
                 rest=None if queue.memo is None else queue.memo.rest, before=before,
             )
@@ -447,10 +449,11 @@ def _binds(ledger: Ledger, queue: Queue, scopes: Collection[str]) -> bool:
 
 
 def _stamp(ledger: Ledger, queue: Queue, running: Running) -> object:
-    """What a scan depends on beside its jobs, what comes free and the time: running jobs, nodes, machines."""
+    """What a scan depends on beside its jobs, what comes free and the time: running jobs, nodes, machines, limits."""
     parent_id = queue.parent_id
     versions = [ledger.versions.get(one.cluster_id, 0) for one in ledger.upward(parent_id)]
-    return running.version(parent_id), ledger.versions.get(PRIMARY, 0), versions, ledger.templates
+    limited = (ledger.limits, running.changes, ledger.edition) if ledger.limits else None
+    return running.version(parent_id), ledger.versions.get(PRIMARY, 0), versions, ledger.templates, limited
 
 
 def _may_reserve(queue: Queue, until_ns: int | None) -> bool:
@@ -474,7 +477,7 @@ def _reconsider(ledger: Ledger, queue: Queue, grown: Mapping[str, set[str]], fre
         queue.improved.clear()
     parent = ledger.clusters.get(queue.parent_id)
     if parent is not None:
-        queue.arrange(parent.queue)
+        queue.arrange(parent.queue, is_limited=ledger.limits.of_users)
         queue.judge_capacity(ledger)
     if parent is None or not parent.spec.flexible:
         queue.reconsider(ledger, grown.get(queue.parent_id, ()))

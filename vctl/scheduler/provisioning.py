@@ -20,7 +20,7 @@ from vctl.core.resources import DEFAULT_UNITS, Amounts, whole_node
 from vctl.core.tasks import PendingTask
 from vctl.core.values import field, value
 from vctl.scheduler.gang_growth import one_piece, place_or_grow, place_with_growth
-from vctl.scheduler.limits import reached
+from vctl.scheduler.limits import OF_ALL_JOBS, least_of, reached, use_of
 from vctl.scheduler.machine_choice import Prices, pieces_on
 from vctl.scheduler.placement import Unplaced
 from vctl.scheduler.plan import Start, TaskStart, nodes_of, revert, start_of, take, unnoted
@@ -125,6 +125,9 @@ class _Trial:
         jobs_begun = [start.job for start in self._begun if isinstance(start, Start)]
         started = Counter(job.parent_id for job in jobs_begun)
         of_user = Counter((job.parent_id, job.user) for job in jobs_begun)
+        use = use_of(self.ledger, running)
+        for job in jobs_begun:
+            use.add(job.parent_id, job.user, least_of(job))
         for task in [task for queue in tasks.values() for task in queue.tasks.values()]:
             is_free = pinned_to(settled(self.ledger, task)) is None and task.bound_vnode_id is None
             if is_free and id(task) not in placed:
@@ -143,11 +146,13 @@ class _Trial:
                 where, user = jobs.parent_id, (jobs.parent_id, job.user)
                 begun_there = running.count(where) + started[where]
                 limit = reached(jobs.policy, begun_there, running.count_of(*user) + of_user[user])
-                if limit is not None and limit.rule == jb.CAP_REACHED:
+                limit = limit or use.refusal(where, job.user, least_of(job))
+                if limit is not None and limit.subject in OF_ALL_JOBS and limit.rule == jb.CAP_REACHED:
                     break
                 if limit is None and self._satisfy(job):
                     started[where] += 1
                     of_user[user] += 1
+                    use.add(where, job.user, least_of(job))
                 elif limit is None:
                     del waiting[job.shape]
         return len(self._begun) > begun

@@ -17,6 +17,7 @@ from vctl.core.queue_policy import BACKFILL, FAIR, STRICT
 from vctl.scheduler import limits
 from vctl.scheduler.disciplines import DISCIPLINES, ReservationTable
 from vctl.scheduler.explain import words
+from vctl.scheduler.explain.refusal import Refusal
 from vctl.scheduler.fairness import Shares, is_fair
 from vctl.scheduler.gang_growth import place_loosely, place_with_growth, surely_grows
 from vctl.scheduler.heads import Candidates, Heads, Rest
@@ -32,14 +33,8 @@ from vctl.scheduler.reservations import Reservation, Shared
 from vctl.scheduler.running import Running
 from vctl.scheduler.scheduling_class import SchedulingClass, SubQueue, Verdict
 from vctl.scheduler.shared_reservations import SharedReservations
-from vctl.scheduler.work import Budget
+from vctl.scheduler.work import COUNT, GROWTH, HEADS, PASS, SEARCH, START, VNODE, Budget, search_steps
 
-PASS, COUNT, SEARCH, PIECES = 1, 4, 15, 4
-"""The steps of a look at a job, of counting and of searching its place, and the pieces of a gang that make one more."""
-HEADS = 16
-"""The heads that are lined up, or passed, in one step."""
-START, VNODE, GROWTH = 15, 4, 8
-"""The steps of writing and carrying out a start, of each virtual node of it, and of each one that grows for it."""
 _NOTHING: AbstractContextManager[None] = nullcontext()
 Before = tuple[Memo, int | None]
 """The memo of the last scan of a queue, and when that ends to hold (``Queue.until_ns``)."""
@@ -56,6 +51,7 @@ class QueueScan:
         shares: Shares | None,
         preemptor: Preemptor,
         shared: SharedReservations,
+        use: limits.LimitUse,
         *,
         now_ns: int,
         may_loosen: Callable[[], bool],
@@ -63,12 +59,8 @@ class QueueScan:
         rest: Rest | None = None,
         before: Before | None = None,
     ) -> None:
-        self.ledger = ledger
-        self.queue = queue
-        self.running = running
-        self.shares = shares
-        self.preemptor = preemptor
-        self.shared = shared
+        self.ledger, self.queue, self.running = ledger, queue, running
+        self.shares, self.preemptor, self.shared, self.use = shares, preemptor, shared, use
         self.now_ns = now_ns
         self.policy = queue.policy
         self.waits: list[Wait] = []
@@ -222,8 +214,8 @@ class QueueScan:
                     )
                     return None
                 start, found = self._try_due(job, shape, binding, outer, mine, loose=True)
-            if start is not None:
-                self._count(start)
+            if start is not None and not self._admits(start, sub_queue):
+                return None
         if start is not None:
             self._push(sub_queue, rest)
         elif found is None:
@@ -387,19 +379,18 @@ class QueueScan:
 
     def _is_kept_back(self, job: PendingJob, sub_queue: SubQueue) -> bool:
         """Whether a blocked head or a limit keeps the job back, and so its whole sub-queue."""
-        parent_id = self.queue.parent_id
         head = self._table.stopped_by
         if head is not None and job.job_id not in self.preemptor.holds.nominations:
             text = f"job {head.submission_id} is ahead of it and must start first"
             return self._keep_back(sub_queue, jb.HEAD_OF_LINE, text, winners=False)
-        refusal = limits.reached(
-            self.policy, self.running.count(parent_id), self.running.count_of(parent_id, job.user)
-        )
-        if refusal is None:
-            return False
+        refusal = limits.refusal(self.policy, self.running, self.use, job)
+        return refusal is not None and self._is_limited(job, sub_queue, refusal)
+
+    def _is_limited(self, job: PendingJob, sub_queue: SubQueue, refusal: Refusal) -> bool:
+        """Pass the jobs that a limit keeps back: those of the sub-queue, or of the whole queue. Returns True."""
         self._leave(sub_queue)
-        text = words.verdict_on_limit(refusal, parent_id, job.user)
-        if refusal.rule == jb.CAP_REACHED:
+        text = words.verdict_on_limit(refusal, self.queue.parent_id, job.user)
+        if refusal.rule == jb.CAP_REACHED and refusal.subject in limits.OF_ALL_JOBS:
             return self._keep_back(sub_queue, jb.CAP_REACHED, text, winners=True)
         self._say(sub_queue, refusal.rule, text)
         return True
@@ -527,7 +518,7 @@ class QueueScan:
             self.budget.spend(COUNT)
             if reason := plain_reason(self.ledger.index(job.parent_id), shape.count):
                 return reason
-            self.budget.spend(_search_steps(job))
+            self.budget.spend(search_steps(job))
         else:
             self._spend(job)
         return place_again(self.ledger, job.parent_id, job.spec, job.entry, shape.places)
@@ -550,12 +541,23 @@ class QueueScan:
 
     def _spend(self, job: PendingJob) -> None:
         shape = self.queue.shapes[job.shape]
-        self.budget.spend(COUNT if self._is_short(shape) else _search_steps(job))
+        self.budget.spend(COUNT if self._is_short(shape) else search_steps(job))
 
     def _take(self, start: Start) -> Start:
         self._table.drop_views()
         take(self.ledger, start)
         return start
+
+    def _admits(self, start: Start, sub_queue: SubQueue) -> bool:
+        """Whether a start exceeds no limit with all that it holds; then it counts. Else it is taken back."""
+        refusal = (
+            self.use.refusal(start.job.parent_id, start.job.user, start.held) if self.use.limits else None
+        )
+        if refusal is not None:
+            revert(self.ledger, start)
+            return not self._is_limited(start.job, sub_queue, refusal)
+        self._count(start)
+        return True
 
     def _count(self, start: Start) -> None:
         """Note a start in the counts, shares and reservations of this round."""
@@ -567,6 +569,8 @@ class QueueScan:
         self._table.note_start(start)
         if self.shares is not None:
             self.shares.add(job.parent_id, job.user, start.held)
+        if self.use.limits:
+            self.use.add(job.parent_id, job.user, start.held)
 
     def _verdict(self, job: PendingJob, found: Unplaced, nominations: frozenset[int]) -> Verdict:
         depends = nominations or self.ledger.clusters[job.parent_id].spec.flexible
@@ -594,7 +598,3 @@ class QueueScan:
     def _push(self, sub_queue: SubQueue, rest: Candidates) -> None:
         if (job := next(rest, None)) is not None:
             self._heads.push((self._share_of(sub_queue.user), order_key(job, self.policy), sub_queue, rest))
-
-
-def _search_steps(job: PendingJob) -> int:
-    return SEARCH + len(job.spec.fixed) // PIECES

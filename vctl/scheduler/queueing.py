@@ -57,6 +57,8 @@ class Queue:
     def __init__(self, parent_id: str, policy: QueuePolicy = DEFAULT) -> None:
         self.parent_id = parent_id
         self.policy = policy
+        self.is_limited = False
+        """Whether users have limits beside those of the policy."""
         self.jobs: dict[int, PendingJob] = {}
         self.users: Counter[str] = Counter()
         """User -> the number of jobs here."""
@@ -258,7 +260,7 @@ class Queue:
 
     def note_start(self, job: PendingJob, others: Iterable[PendingJob]) -> None:
         """Note that a job has started that had left the queue before; ``others`` have left it and wait."""
-        if job.shape in self.shapes and self.policy.max_running_per_user is None:
+        if job.shape in self.shapes and not self.limits_users:
             return
         alike = (one for one in others if one.parent_id == job.parent_id and one.shape == job.shape)
         key = self._sub_queue_key(job)
@@ -271,11 +273,14 @@ class Queue:
         if shape is None or not any(self.wait_key(other) == key for other in shape.sub_queues.values()):
             self._withdraw_reason(key)
 
-    def arrange(self, policy: QueuePolicy) -> None:
-        """Take over a new policy: order all jobs anew. What fits is the same as before, so the verdicts stay."""
-        if policy == self.policy:
+    def arrange(self, policy: QueuePolicy, *, is_limited: bool = False) -> None:
+        """Take over a new policy: order all jobs anew. What fits is the same as before, so the verdicts stay.
+
+        ``is_limited``: users have limits beside those of the policy.
+        """
+        if policy == self.policy and is_limited == self.is_limited:
             return
-        self.policy = policy
+        self.policy, self.is_limited = policy, is_limited
         self.shared.clear()
         self.kept.clear()
         self.search = self.snapshot = None  # victims are chosen by the policy
@@ -308,14 +313,19 @@ class Queue:
 
     def wait_key(self, sub_queue: SubQueue) -> str:
         """The wait key of a sub-queue: the name under which the wait reason of its jobs is reported."""
-        if self.policy.max_running_per_user is None:
+        if not self.limits_users:
             return sub_queue.shape
         return f"{sub_queue.shape};user={sub_queue.user}"
 
     @property
+    def limits_users(self) -> bool:
+        """Whether a limit may keep back the jobs of one user and not those of another."""
+        return self.is_limited or self.policy.max_running_per_user is not None
+
+    @property
     def splits_users(self) -> bool:
         """Whether the jobs of each user have sub-queues of their own."""
-        return self.policy.order == FAIR or self.policy.max_running_per_user is not None
+        return self.policy.order == FAIR or self.limits_users
 
     def _sub_queue_key(self, job: PendingJob) -> SubQueueKey:
         policy = self.policy

@@ -25,6 +25,8 @@ class Running:
         self._of_user: dict[tuple[str, str], int] = {}
         self._of_priority: dict[str, dict[int, int]] = {}
         self._versions: dict[str, int] = {}
+        self.changes = 0
+        """The number of changes of running jobs."""
         self.leavings = 0
         """The number of times that a job began to leave, or had left."""
         self._ends: dict[tuple[str, int], int] = {}
@@ -129,6 +131,12 @@ class Running:
             known = self._sums[parent_id] = (state, found)
         return known[1]
 
+    def by_user(self, ledger: Ledger) -> Iterator[tuple[str, str, int, Amounts]]:
+        """Cluster, user, the number of running jobs of that user there, and what they hold."""
+        for (parent_id, user), count in self._of_user.items():
+            if count:
+                yield parent_id, user, count, self.held_in(ledger, parent_id)[user]
+
     def held_by(self, ledger: Ledger, job: RunningJob) -> tuple[tuple[str, Allocation], ...]:
         """The allocations of a job: (virtual node of the parent, allocation)."""
         return self._known_of(ledger, job)[1]
@@ -152,6 +160,7 @@ class Running:
 
     def _note_change(self, parent_id: str) -> None:
         self._versions[parent_id] = self._versions.get(parent_id, 0) + 1
+        self.changes += 1
 
 
 def allocations_of(ledger: Ledger, job: RunningJob) -> Iterator[tuple[str, Allocation]]:

@@ -1,11 +1,19 @@
-"""Work that can be paused: a generator that yields, at each possible pause, the steps up to the next one."""
+"""Work in steps: a generator yields, at each possible pause, the steps up to the next one; a budget counts them."""
 
 from __future__ import annotations
 
 from collections.abc import Generator
 from typing import TypeVar
 
+from vctl.core.jobs import PendingJob
 from vctl.core.values import value
+
+PASS, COUNT, SEARCH, PIECES = 1, 4, 15, 4
+"""The steps of a look at a job, of counting and of searching its place, and the pieces of a gang that make one more."""
+HEADS = 16
+"""The heads that are lined up, or passed, in one step."""
+START, VNODE, GROWTH = 15, 4, 8
+"""The steps of writing and carrying out a start, of each virtual node of it, and of each one that grows for it."""
 
 Answer = TypeVar("Answer")
 Work = Generator[int, None, Answer]
@@ -47,3 +55,8 @@ class Budget:
     def is_enough(self) -> bool:
         """Whether the piece ends here if anything came of it."""
         return self.remaining is not None and self.enough is not None and self.remaining <= self.enough
+
+
+def search_steps(job: PendingJob) -> int:
+    """The steps of searching a place for a job."""
+    return SEARCH + len(job.spec.fixed) // PIECES

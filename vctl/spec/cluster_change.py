@@ -13,6 +13,7 @@ from vctl.core.values import value
 from vctl.errors import param
 from vctl.spec.fields import refuse, show
 from vctl.spec.ids import JOB_MARK
+from vctl.spec.options import NOTHING, parse_private
 from vctl.spec.params import Made, Opt, Reading, Written, document_of
 from vctl.spec.quantities import parse_resources
 
@@ -109,6 +110,20 @@ class ClusterChange:
                 Opt(
                     "--lending-limit", metavar="JSON", reads="resources",
                     help="Limit of lending from its unused minimum; {} for none.",
+                ),
+            ],
+        ),
+    ] = None  # fmt: skip
+    private: Annotated[
+        tuple[str, ...] | None,
+        Made(
+            lambda _, words: parse_private(words, param("private")),
+            lambda words: {"private": words or (NOTHING,)},
+            private=Annotated[
+                Sequence[str] | None,
+                Opt(
+                    "--private", metavar="tmp,pids|none", reads="words", complete="private",
+                    help="What each job in it has for itself at least, as `vctl job submit --private`.",
                 ),
             ],
         ),

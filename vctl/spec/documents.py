@@ -181,6 +181,7 @@ class ClusterSettings(ClusterAccess):
     message: str | None
     borrow_limit: Amounts | None
     lending_limit: Amounts
+    private: list[str]
     queue: Mapping[str, Any]
 
 
@@ -372,6 +373,23 @@ class LeaseForm(TypedDict):
     expires_at: str | None
     job_id: int | None
     state: str
+
+
+class LimitForm(TypedDict):
+    """A limit of a user, of each user (``*``), or of a cluster with all below it.
+
+    ``of``: ``running_jobs`` or a resource. ``used``: by what runs now; null for a limit that each user has.
+    """
+
+    limit_id: str
+    user: str | None
+    cluster_id: str | None
+    of: str
+    limit: float
+    per: str | None
+    used: float | None
+    set_by: str
+    set_at: str
 
 
 class DemandForm(TypedDict):

@@ -17,11 +17,13 @@ from vctl.spec.fields import child, did_you_mean, refuse, show
 from vctl.spec.ids import check_submission_id, resolve_cluster_id
 from vctl.spec.launch import MAX_RETRIES, check_command, check_environment, check_name
 from vctl.spec.options import (
+    NOTHING,
     ArrayRange,
     Dependency,
     WarningSignal,
     parse_array,
     parse_dependency,
+    parse_private,
     parse_warning_signal,
 )
 from vctl.spec.params import (
@@ -189,7 +191,8 @@ class JobRequest:
     retry is ``backoff_s * 2**(n-1)``. ``begin_at`` is in seconds since the epoch. With ``clean_env`` the job
     does not get the submitter's environment, only ``env``. ``job_scope`` is what the job may change: ``own``
     (its cluster and its own jobs) or ``all``. ``label`` puts the rank before each line of output. ``attach``
-    is a pair: ``stdin``, ``terminal`` or ``hold``, and the path of the submitting program's socket.
+    is a pair: ``stdin``, ``terminal`` or ``hold``, and the path of the submitting program's socket. With
+    ``private`` None or ``()`` it has no more for itself than its cluster demands; ``()`` also with a private Ray.
     """
 
     argv: Argv
@@ -303,6 +306,21 @@ class JobRequest:
     label: Annotated[
         bool, Opt("--label", help="With --per-node: put the rank before each line of output.")
     ] = False  # fmt: skip
+    private: Annotated[
+        tuple[str, ...] | None,
+        Made(
+            lambda _, words: parse_private(words, param("private")),
+            lambda words: {"private": words or (NOTHING,)},
+            private=Annotated[
+                Sequence[str] | None,
+                Opt(
+                    "--private", metavar="tmp,pids|none", reads="words", complete="private",
+                    help="What it has for itself: tmp is /tmp and /var/tmp, emptied at its end; with pids it sees no"
+                    " processes but its own. With --ray both, unless none.",
+                ),
+            ],
+        ),
+    ] = None  # fmt: skip
     ray: Annotated[
         JobRay,
         Made(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from itertools import pairwise
 
 from vctl.core.indices import Indices
@@ -17,6 +17,8 @@ from vctl.spec.text import MAX_STORED, MIN_STORED
 MAX_ARRAY = 1_000_000
 DEFAULT_WARNING_S = 60
 CONDITIONS = ("ok", "any", "notok")
+TMP, PIDS, NOTHING = PRIVATE = ("tmp", "pids", "none")
+"""What a job or the jobs of a cluster can have for themselves (``--private``)."""
 
 # patterns stay strings until their first use: every command imports this
 _ENV_NAME = r"[^\s=\0]+\Z"
@@ -143,6 +145,18 @@ def parse_pairs(items: Iterable[str], path: str) -> dict[str, str]:
 def parse_label_pairs(items: Iterable[str]) -> dict[str, str]:
     """The labels of ``--label``."""
     return parse_labels(parse_pairs(items, "--label"), "--label")
+
+
+def parse_private(words: Sequence[str], path: str) -> tuple[str, ...]:
+    """The words in their usual order; ``none`` stands alone, for nothing."""
+    for word in words:
+        if word not in PRIVATE:
+            raise refuse(path, f"unknown word {show(word)}", f"write one or more of {', '.join(PRIVATE)}")
+    if not words:
+        raise refuse(path, "no word is given", f"write one or more of {', '.join(PRIVATE)}")
+    if NOTHING in words and len(set(words)) > 1:
+        raise refuse(path, f"{NOTHING} is given beside others", f"write {NOTHING} alone, or leave it out")
+    return tuple(word for word in (TMP, PIDS) if word in words)
 
 
 def parse_warning_signal(text: str, path: str = "--signal") -> WarningSignal:

@@ -62,8 +62,8 @@ class Opt:
     """One parameter: ``cluster: Annotated[str | None, Opt("-c", "--cluster", help="…")] = None``.
 
     ``off`` names the opposite of a flag, ``bare`` is the value of an option without a value, and
-    ``complete`` names the completions of the shell: jobs, clusters, nodes, after, states, causes, file or
-    dir. ``reads`` names the reader that turns the text of the command line into the value (``READERS`` in
+    ``complete`` names the completions of the shell: jobs, clusters, nodes, after, states, causes, private,
+    file or dir. ``reads`` names the reader that turns the text of the command line into the value (``READERS`` in
     ``vctl/cli/declare.py``). ``waits``: with this option a command waits (True) or answers at once (False);
     ``lasts``: with it the command uses the terminal.
 

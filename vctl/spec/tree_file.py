@@ -17,12 +17,13 @@ from vctl.spec.cluster_change import parse_people
 from vctl.spec.cluster_spec import parse_cluster_spec, parse_replica_sets, spec_to_document
 from vctl.spec.fields import as_list, as_mapping, as_text, child, did_you_mean, refuse, show
 from vctl.spec.ids import check_new_cluster_id
+from vctl.spec.options import parse_private
 from vctl.spec.quantities import parse_resources, resources_document
 from vctl.spec.queue_settings import parse_queue, queue_document
 
 CLUSTERS = "clusters"
 ID, PARENT, DIVISIBLE, REPLICAS, SPEC = "id", "parent", "divisible", "replica_sets", "spec"
-BORROW, LENDING, QUEUE, CHILDREN = "borrow_limit", "lending_limit", "queue", "children"
+BORROW, LENDING, PRIVATE, QUEUE, CHILDREN = "borrow_limit", "lending_limit", "private", "queue", "children"
 SUBMITTERS, ADMINS, PRIVATE_QUEUE = "submitters", "admins", "private_queue"
 FIELDS = (
     ID,
@@ -32,6 +33,7 @@ FIELDS = (
     SPEC,
     BORROW,
     LENDING,
+    PRIVATE,
     QUEUE,
     SUBMITTERS,
     ADMINS,
@@ -54,6 +56,7 @@ class TreeCluster:
     lending_limit: Amounts = field(default_factory=dict)
     path: str = ""
     queue: QueuePolicy = DEFAULT
+    private: tuple[str, ...] = ()
     access: Access = Access()
 
 
@@ -87,6 +90,7 @@ class _Reader:
             self._limit(given, LENDING, path),
             path,
             replace(DEFAULT, **parse_queue(with_present_order(given.get(QUEUE, {})), child(path, QUEUE))),  # type: ignore[arg-type]
+            _private(given, path),
             _access(given, path),
         )
         if CHILDREN in given:
@@ -161,6 +165,13 @@ def _parent(given: Mapping[str, object], path: str, parent: TreeCluster | None) 
     return parent.cluster_id
 
 
+def _private(given: Mapping[str, object], path: str) -> tuple[str, ...]:
+    field_path = child(path, PRIVATE)
+    words = as_list(given.get(PRIVATE, []), field_path, PRIVATE, "[tmp, pids]")
+    texts = [as_text(word, f"{field_path}[{index}]", "a word") for index, word in enumerate(words)]
+    return parse_private(texts, field_path) if texts else ()
+
+
 def _access(given: Mapping[str, object], path: str) -> Access:
     """Who may submit, who administers, and whether names are hidden."""
     people: dict[str, tuple[str, ...]] = {}
@@ -198,6 +209,8 @@ def cluster_document(cluster: TreeCluster) -> dict[str, object]:
         document[BORROW] = resources_document(cluster.borrow_limit)
     if cluster.lending_limit:
         document[LENDING] = resources_document(cluster.lending_limit)
+    if cluster.private:
+        document[PRIVATE] = list(cluster.private)
     if cluster.queue != DEFAULT:
         usual = queue_document(DEFAULT)
         settings = queue_document(cluster.queue).items()

@@ -33,9 +33,12 @@ def of_job(store: Store, job_id: int) -> Row | None:
 
 
 def of_task(store: Store, task_id: str) -> Row | None:
-    """Like ``of_job``, for a task: it runs as the user of its job."""
+    """Like ``of_job``, for a task: it runs as the user of its job. Also the options of the job."""
     return store.row(
-        f"{_OF} tasks t USING (command_id) LEFT JOIN jobs j USING (job_id) WHERE task_id = ?", task_id
+        "SELECT c.argv, c.cwd, c.options, c.environment_id, j.uid, o.options AS of_job FROM tasks t"
+        " JOIN commands c ON c.command_id = t.command_id LEFT JOIN jobs j ON j.job_id = t.job_id"
+        " LEFT JOIN commands o ON o.command_id = j.command_id WHERE t.task_id = ?",
+        task_id,
     )
 
 

@@ -20,8 +20,10 @@ from vctl.core.resources import Allocation, Amounts
 from vctl.core.tasks import PENDING_ARGS, Task
 
 dumps, loads = compact.dumps, compact.loads
-BORROW, LENDING, STOPPED, QUEUE, ACCESS = "borrow_limit", "lending_limit", "stopped", "queue", "access"
-"""The keys of the column ``settings`` of a cluster: limits, why it is stopped, how its queue is served, whose it is."""
+BORROW, LENDING, STOPPED, QUEUE = "borrow_limit", "lending_limit", "stopped", "queue"
+ACCESS, PRIVATE = "access", "private"
+"""The keys of the column ``settings`` of a cluster: limits, why it is stopped, how its queue is served, whose it is,
+what its jobs have for themselves."""
 PRIMARY_QUEUE, PRIMARY_REVISION, PRIMARY_ACCESS = "primary_queue", "primary_revision", "primary_access"
 """The keys in ``meta`` of the settings of the primary cluster, which has no row of its own."""
 
@@ -157,7 +159,7 @@ def cluster(row: Row) -> Cluster:
     return Cluster(
         row["cluster_id"], row["parent_id"], row["kind"], spec(row["spec"]), bool(row["divisible"]), row["revision"],
         row["state"], job, limits.get("borrow_limit"), limits.get("lending_limit", {}),
-        queue_policy(limits.get("queue", {})), bool(row["detached"]),
+        queue_policy(limits.get("queue", {})), bool(row["detached"]), tuple(limits.get("private", ())),
     )  # fmt: skip
 
 

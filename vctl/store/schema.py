@@ -285,7 +285,18 @@ LATER: list[tuple[str, str]] = [
         "ALTER TABLE jobs ADD COLUMN uid INTEGER;",
     ),  # of the user of a shared service, else NULL
     (
-        "0021_tokens",  # of the users of a shared service
+        "0021_limits",
+        """CREATE TABLE limits (
+            subject TEXT NOT NULL, name TEXT NOT NULL, resource TEXT NOT NULL, period TEXT NOT NULL,
+            amount INTEGER NOT NULL, author TEXT NOT NULL, at INTEGER NOT NULL,
+            PRIMARY KEY (subject, name, resource, period)
+        ) WITHOUT ROWID;
+        CREATE TRIGGER cluster_forgotten AFTER DELETE ON clusters WHEN old.kind = 'logical' BEGIN
+            DELETE FROM limits WHERE subject = 'cluster' AND name = old.cluster_id;
+        END;""",
+    ),  # of users and clusters
+    (
+        "0022_tokens",  # of the users of a shared service
         """
         CREATE TABLE tokens (
             token_id INTEGER PRIMARY KEY AUTOINCREMENT, digest TEXT NOT NULL, uid INTEGER NOT NULL, user TEXT NOT NULL,
@@ -295,7 +306,7 @@ LATER: list[tuple[str, str]] = [
         """,
     ),
 ]
-"""Name and script of each migration, in order: the next one, ``0020_…``, is appended here, and ``SCHEMA`` stays."""
+"""Name and script of each migration, in order: the next one is appended here, and ``SCHEMA`` stays."""
 
 VERSION = FIRST + len(LATER)
 """``PRAGMA user_version`` of a database that this code writes."""

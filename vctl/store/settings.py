@@ -13,6 +13,7 @@ from vctl.store.rows import (
     PRIMARY_ACCESS,
     PRIMARY_QUEUE,
     PRIMARY_REVISION,
+    PRIVATE,
     QUEUE,
     STOPPED,
     loads,
@@ -27,8 +28,8 @@ SHARED = "shared"
 """The key in ``meta`` of the mark of a shared state."""
 
 __all__ = [
-    "ACCESS", "BORROW", "LENDING", "STOPPED", "access_of", "access_upward", "accesses", "is_shared", "note_shared",
-    "of", "primary_revision", "queue_of", "queues",
+    "ACCESS", "BORROW", "LENDING", "PRIVATE", "STOPPED", "access_of", "access_upward", "accesses", "is_shared",
+    "note_shared", "of", "primary_revision", "queue_of", "queues",
 ]  # fmt: skip
 
 

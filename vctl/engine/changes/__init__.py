@@ -42,6 +42,7 @@ from vctl.engine.changes.jobs import (
     NoticeSent,
     StopAsked,
 )
+from vctl.engine.changes.limits import LimitCleared, LimitSet
 from vctl.engine.changes.nodes import (
     MachinesAsked,
     MachinesDone,
@@ -101,6 +102,18 @@ OF_CAPACITY = (
     ClusterAdded, ClusterChanged, ClusterMoved, ClusterRemoved, NodeReplaced,
 )  # fmt: skip
 """The changes after which it is judged anew what could ever run."""
-HOMES = ("jobs", "submits", "gates", "reruns", "runs", "clusters", "nodes", "tasks", "preemptions", "repair")
+HOMES = (
+    "jobs",
+    "submits",
+    "gates",
+    "reruns",
+    "runs",
+    "clusters",
+    "nodes",
+    "tasks",
+    "preemptions",
+    "repair",
+    "limits",
+)
 """The modules of the changes. ``store/write`` has a module of each of these names."""
 CHANGES: Mapping[str, type[Change]] = {kind.__name__: kind for kind in Change.__subclasses__()}

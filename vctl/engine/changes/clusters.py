@@ -164,6 +164,8 @@ class ClusterRemoved(Change):
         state.tasks.forget_cluster(self.cluster_id)
         if (cluster := state.ledger.clusters.get(self.cluster_id)) is not None:
             state.ledger.remove_cluster(self.cluster_id)
+            if cluster.kind != JOB and (gone := list(state.ledger.limits.of_cluster(self.cluster_id))):
+                state.ledger.limits = state.ledger.limits.without(limit.key for limit in gone)
             if cluster.kind != JOB and cluster.lending_limit:
                 state.judge_anew(cluster.parent_id or PRIMARY)
 

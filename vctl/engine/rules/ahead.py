@@ -31,7 +31,7 @@ from vctl.engine.state import SchedulerState
 from vctl.scheduler.elasticity import allowance, growing
 from vctl.scheduler.fairness import is_fair
 from vctl.scheduler.handover import moved, over
-from vctl.scheduler.limits import has_limit
+from vctl.scheduler.limits import LimitUse, has_limit, may_follow, use_of
 from vctl.scheduler.orders import Turn, turn_of
 from vctl.scheduler.plan import has_room
 from vctl.scheduler.queueing import Queue
@@ -101,8 +101,9 @@ def assign(state: SchedulerState, supply: Supply, now: int, limit: int) -> Itera
     """Run -> (that run, the last run that follows it, the job of that one, how many runs follow)."""
     # A supervisor may have two runs here: the rules have not seen the end of the first yet. The latest leads.
     latest = {run.supervisor: run for run_id in started if (run := state.runs.get(run_id)) is not None}
+    use = use_of(state.ledger, state.running)
     for run in latest.values():
-        if _leads(state, run):
+        if _leads(state, run) and _keeps_limits(state, use, run):
             last[run.run_id] = run, run.run_id, state.requests[run.job_id], 0
             for length, after in enumerate(state.ahead.chain(run.run_id), 1):
                 last[run.run_id] = run, after.run.run_id, after.start.job, length
@@ -164,7 +165,7 @@ def _is_certain(state: SchedulerState, run: Run, job: PendingJob, now: int, *, b
         return False
     if ledger.clusters[run.cluster_id].kind != JOB:
         return False
-    if has_limit(ledger.clusters[job.parent_id].queue):
+    if ledger.limits or has_limit(ledger.clusters[job.parent_id].queue):
         return False
     if any(allowance(ledger, ledger.clusters[cluster_id]) for cluster_id in growing(ledger, job.parent_id)):
         return False
@@ -251,6 +252,12 @@ def _leads(state: SchedulerState, run: Run) -> bool:
     members = state.ledger.slots(run.cluster_id) if cluster.kind == JOB else ()
     nodes = [state.ledger.nodes[node_id] for node_id in {run.node_id, *(vnode.node_id for vnode in members)}]
     return all(node.schedulable and node.source != RAY for node in nodes)
+
+
+def _keeps_limits(state: SchedulerState, use: LimitUse, run: Run) -> bool:
+    """Whether the limits let a job start in the place of one like it."""
+    job = state.running.jobs[run.job_id]
+    return may_follow(state.ledger.clusters[job.parent_id].queue, state.running, use, job)
 
 
 def _is_tried_again(job: PendingJob | RunningJob) -> bool:

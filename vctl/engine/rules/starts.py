@@ -14,6 +14,7 @@ from vctl.engine.rules import leases, preemption
 from vctl.engine.rules.leases import Loans
 from vctl.engine.state import SchedulerState
 from vctl.scheduler.elasticity import Grow
+from vctl.scheduler.limits import LimitUse, refusal, use_of
 from vctl.scheduler.plan import Plan, Start, TaskStart, nodes_of, still_fits
 
 
@@ -39,10 +40,12 @@ def starts(state: SchedulerState, plan: Plan, supply: Supply, now: int) -> Itera
         if state.tasks.is_queued(task.task.task_id) and still_fits(state.ledger, task):
             yield from _start_task(state, task, supply, now)
             came += 1
+    use = use_of(state.ledger, state.running)
     for start in plan.starts:
-        if _still_waits(state, start) and state.has_room(start):
+        if _still_waits(state, start) and state.has_room(start) and _is_admitted(state, use, start):
             yield from _start(state, start, supply, now)
             came += 1
+            use.add(start.job.parent_id, start.job.user, start.held)
     state.end_trial()
     for wait in plan.task_waits:  # the task now waits for one virtual node only, or for any again
         waiting = state.tasks.unfinished.get(wait.task_id)
@@ -63,6 +66,12 @@ def _still_waits(state: SchedulerState, start: Start) -> bool:
     queue = state.queues.get(start.job.parent_id)
     job = None if queue is None else queue.jobs.get(start.job.job_id)
     return job is start.job or job == start.job
+
+
+def _is_admitted(state: SchedulerState, use: LimitUse, start: Start) -> bool:
+    """Whether no limit keeps a job back that is about to start."""
+    policy = state.ledger.clusters[start.job.parent_id].queue
+    return refusal(policy, state.running, use, start.job, start.held) is None
 
 
 def _start(state: SchedulerState, start: Start, supply: Supply, now: int) -> Iterator[Change]:

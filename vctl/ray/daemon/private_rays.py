@@ -33,6 +33,7 @@ from vctl.ops.forms import amounts
 from vctl.ray import private
 from vctl.ray.private import ray_parent
 from vctl.ray.private.raylets import JOB_CONFIG, marked, to_install
+from vctl.runtime import namespaces
 from vctl.runtime.protocol import LaunchRequest, ReservedParts, Runtime
 from vctl.scheduler.elasticity import can_grow
 from vctl.scheduler.leasing import idle_parts
@@ -60,6 +61,11 @@ def command(home: Path, ledger: Ledger, run: Run, kind: str) -> tuple[str, ...]:
 def part_of(kind: str, argv: Sequence[str]) -> str:
     """The part of a run in the private Ray of its job, on the nodes of a Ray cluster."""
     return JOINS if os.path.basename("".join(argv[3:4])) == os.path.basename(_JOIN) else kind
+
+
+def is_raylet(argv: Sequence[str]) -> bool:
+    """Whether a command is a raylet that joins the Ray of its job."""
+    return tuple(argv[3:4]) == (_JOIN,)
 
 
 def job_config(
@@ -201,8 +207,8 @@ class PrivateRays:
 
     def launched(self, run: Run, request: LaunchRequest) -> None:
         """Note that a run is launched: whether it is a raylet, or the main process of a job with a file."""
-        argv = request.argv
-        if request.ray == JOINS or argv[3:4] == (_JOIN,):
+        argv = namespaces.behind(request.argv)
+        if request.ray == JOINS or is_raylet(argv):
             self._raylets.add(run.run_id)
         elif request.ray or argv[3:4] == (_KEEPER,):
             self.shown[_path(self.home, run)] = Shown(run, "" if request.ray else argv[5], {})

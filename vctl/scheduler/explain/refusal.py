@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from vctl.core.labels import Selector
+from vctl.core.limits import Limit
 from vctl.core.resources import EMPTY, Amounts
 from vctl.core.values import field, value
 
@@ -29,7 +30,8 @@ class Refusal:
 
     ``subject``: the resource, with numbers in 1/10000 of it; empty if labels, templates or a policy decide, and the
     numbers are nodes in 1/10000. Or a limit of a queue by the name of its setting, with jobs that run at a time, the
-    refused one included. The other fields are what the words of some rules name beside that.
+    refused one included; or what a limit of a user or a cluster is of, with what is used and the refused job asks for.
+    The other fields are what the words of some rules name beside that.
     """
 
     rule: str
@@ -49,3 +51,5 @@ class Refusal:
     selector: Selector = ()
     detail: str = ""
     """The policy of a group, or a cluster."""
+    limit: Limit | None = None
+    """The limit of a user or a cluster that keeps it back."""

@@ -80,7 +80,7 @@ def hand_over(situation: Situation, queues: Mapping[str, Queue], besides: int | 
     """Give queues what the last round has left to the next one. ``besides``: a job that has no reservation any more."""
     for name, queue in queues.items():
         if (cluster := situation.ledger.clusters.get(name)) is not None:
-            queue.arrange(cluster.queue)
+            queue.arrange(cluster.queue, is_limited=situation.ledger.limits.of_users)
         for job_id in list(queue.nominations):
             queue.set_nomination(job_id, None)
     for nomination in situation.nominations:

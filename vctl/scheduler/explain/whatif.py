@@ -11,6 +11,7 @@ from contextlib import contextmanager
 from vctl.core.clusters import Cluster, ClusterSpec, VNode
 from vctl.core.jobs import INFEASIBLE, INSUFFICIENT, PendingJob
 from vctl.core.ledger import Ledger
+from vctl.core.limits import Limit
 from vctl.core.nodes import Node
 from vctl.core.tasks import PendingTask
 from vctl.core.values import field, replace, value
@@ -60,6 +61,8 @@ class ProposedChange:
     stopped: RunningHolder | None = None
     joins: tuple[VNode, ...] = ()
     task: PendingTask | None = None
+    limit: Limit | None = None
+    """A limit of a user or a cluster as it would be."""
     where: str = ""
     """``entry``, ``minimum``, ``group 0``, ``nodes of group 0``, ``whole``, ``task``, or the resource."""
 
@@ -336,11 +339,13 @@ def _changed(ledger: Ledger, *changes: ProposedChange) -> Iterator[Ledger]:
     """The ledger with changes, for the block: a new row of a cluster is reverted, else a copy is changed."""
     ledger = ledger.copy() if any(map(_copies, changes)) else ledger
     before = [ledger.clusters[change.cluster.cluster_id] for change in changes if change.cluster is not None]
+    limits = ledger.limits
     for change in changes:
         _make(ledger, change)
     try:
         yield ledger
     finally:
+        ledger.limits = limits
         for cluster in before:
             ledger.put_cluster(cluster)
 
@@ -348,6 +353,8 @@ def _changed(ledger: Ledger, *changes: ProposedChange) -> Iterator[Ledger]:
 def _make(ledger: Ledger, change: ProposedChange) -> None:
     if change.node is not None:
         ledger.put_node(change.node)
+    if change.limit is not None:
+        ledger.limits = ledger.limits.with_(change.limit)
     if change.cluster is not None:
         ledger.put_cluster(change.cluster)
         join(ledger, change.cluster.cluster_id, change.joins)

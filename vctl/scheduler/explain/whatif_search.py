@@ -16,14 +16,14 @@ from vctl.core.nodes import DRAINED, DRAINING, Node
 from vctl.core.resources import MEMORY, OBJECT_STORE_MEMORY, SCALE, Amounts
 from vctl.core.tasks import PendingTask
 from vctl.core.values import replace, value
-from vctl.scheduler.explain.trial import RunningHolder
+from vctl.scheduler.explain.trial import RunningHolder, running_of
 from vctl.scheduler.explain.whatif import MOST_WORK, ProposedChange, Spent, Trials
-from vctl.scheduler.limits import OF_ALL, OF_USER, limits_of, raised
+from vctl.scheduler.limits import OF_ALL, OF_USER, least_of, limits_of, raised, use_of
 from vctl.scheduler.membership import of_whole_nodes, undivided
 
 RELEASE, RESUME, UNDRAIN, PRIORITY = "release", "resume", "undrain", "priority"
 MAXIMUM, BORROW, REQUEST, NODE = "maximum", "borrow_limit", "request", "node"
-RUNNING_JOBS, RUNNING_PER_USER = OF_ALL, OF_USER
+RUNNING_JOBS, RUNNING_PER_USER, LIMIT = OF_ALL, OF_USER, "limit"
 STOP, CANCEL, ANYWHERE, REPLICAS = "stop", "cancel", "anywhere", "replicas"
 MOST_PRIORITY = 2**31
 MOST_NODES, MOST_STOPS = 64, 32
@@ -59,7 +59,7 @@ def helpful(
         searches = [that_help(_resumes(trials))]
     else:
         searches = [
-            that_help(_resumes(trials)), undrained, _priority(trials), _running_limits(trials),
+            that_help(_resumes(trials)), undrained, _priority(trials), _running_limits(trials), _given_limits(trials),
             _limits(trials, MAXIMUM), _limits(trials, BORROW), _replicas(trials), _request(trials), added, stopped,
         ]  # fmt: skip
     try:
@@ -197,6 +197,20 @@ def _with_more_running(cluster: Cluster, kind: str, limit: int, number: int) -> 
     return ProposedChange(
         kind, cluster.cluster_id, limit, limit + number, cluster=replace(cluster, queue=policy)
     )
+
+
+def _given_limits(trials: Trials) -> Iterator[ProposedChange]:
+    """A higher limit of the user, or of a cluster of the job, where that alone keeps it back: as low as possible."""
+    situation, job = trials.situation, trials.job
+    use = use_of(situation.ledger, running_of(situation))
+    for refusal in use.refusals(job.parent_id, job.user, least_of(job)):
+        limit = refusal.limit
+        assert limit is not None, refusal
+        change = ProposedChange(
+            LIMIT, job.user, limit.amount, refusal.requested, limit=replace(limit, amount=refusal.requested)
+        )
+        if trials.starts(change):
+            yield change
 
 
 def _limits(trials: Trials, kind: str) -> Iterator[ProposedChange]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from vctl.core.limits import EACH, RUNNING_JOBS, USER, Limit
 from vctl.core.wording import amount_text, amounts_text, cluster_text, counted, number_text
 from vctl.scheduler.explain import refusal as rules
 from vctl.scheduler.explain.refusal import Refusal
@@ -91,16 +92,42 @@ def _values(refusal: Refusal) -> dict[str, object]:
 
 def verdict_on_limit(refusal: Refusal, cluster_id: str, user: str) -> str:
     """A reached limit as a round tells it: without the number of running jobs, which changes."""
+    if refusal.limit is not None:
+        return _of_limit(refusal.limit, user)
     whose = f" of {user}" if refusal.subject == OF_USER else ""
     return f"at most {counted(refusal.have, 'job')}{whose} may run in {cluster_text(cluster_id)} at a time"
 
 
 def limit_reached(refusal: Refusal, cluster_id: str, user: str) -> str:
     """A reached limit with the number of jobs that run now."""
+    if refusal.limit is not None:
+        return _limit_with_numbers(refusal, refusal.limit, user)
     run, each = refusal.requested - 1, refusal.subject == OF_USER
     whose, of = (f" of {user}", " of each user") if each else ("", "")
     runs = f"{counted(run, 'job')}{whose} run{'s' if run == 1 else ''} in {cluster_text(cluster_id)}"
     return f"{runs}, where at most {refusal.have}{of} may run at a time"
+
+
+def _of_limit(limit: Limit, user: str) -> str:
+    """A limit of a user or a cluster, and who set it."""
+    whose = f"jobs of {user}" if limit.subject == USER else f"jobs in {cluster_text(limit.name)}"
+    if limit.resource == RUNNING_JOBS:
+        most = f"at most {counted(limit.amount, 'job')}{whose.removeprefix('jobs')} may run at a time"
+    else:
+        most = f"{whose} may hold at most {amount_text(limit.resource, limit.amount)} at a time"
+    return f"{most} (a limit{' of each user' if limit.name == EACH else ''} set by {limit.author})"
+
+
+def _limit_with_numbers(refusal: Refusal, limit: Limit, user: str) -> str:
+    """A limit of a user or a cluster with what is used of it now."""
+    asked = refusal.of[limit.resource]
+    used, most = refusal.requested - asked, _of_limit(limit, user)
+    if limit.resource == RUNNING_JOBS:
+        return f"{counted(used, 'job')} run{'s' if used == 1 else ''}; {most}"
+    if asked > limit.amount:
+        return f"it asks for {amount_text(limit.resource, asked)}; {most}"
+    text = amount_text(limit.resource, asked)
+    return f"{amount_text(limit.resource, used)} held, and it asks for {text}; {most}"
 
 
 def limit_beside(refusal: Refusal) -> str:

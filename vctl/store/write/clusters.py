@@ -18,6 +18,7 @@ from vctl.store.rows import (
     PRIMARY_ACCESS,
     PRIMARY_QUEUE,
     PRIMARY_REVISION,
+    PRIVATE,
     QUEUE,
     STOPPED,
     dumps,
@@ -44,12 +45,13 @@ def cluster_row(cluster: Cluster, at: int, owner: str | None = None) -> tuple[ob
     return (
         cluster.cluster_id, cluster.parent_id, cluster.kind, cluster.divisible, cluster.revision,
         rows.spec_text(cluster.spec), cluster.state, cluster.job, at, at, owner,
-        _settings("{}", _limits(cluster)) if cluster.borrow_limit or cluster.lending_limit else "{}",
+        _settings("{}", its) if any((its := _settings_of(cluster)).values()) else "{}",
     )  # fmt: skip
 
 
-def _limits(cluster: Cluster) -> dict[str, Any]:
-    return {BORROW: dict(cluster.borrow_limit or {}), LENDING: dict(cluster.lending_limit)}
+def _settings_of(cluster: Cluster) -> dict[str, Any]:
+    limits = {BORROW: dict(cluster.borrow_limit or {}), LENDING: dict(cluster.lending_limit)}
+    return {**limits, PRIVATE: list(cluster.private)}
 
 
 def _settings(text: str, changes: Mapping[str, Any]) -> str:
@@ -86,7 +88,7 @@ def _changed(db: sqlite3.Connection, changed: Sequence[ch.ClusterChanged]) -> No
             "UPDATE clusters SET spec = ?, revision = ?, updated_at = ? WHERE cluster_id = ?",
             (rows.spec_text(cluster.spec), cluster.revision, change.at, cluster.cluster_id),
         )
-        _change_settings(db, cluster.cluster_id, _limits(cluster))
+        _change_settings(db, cluster.cluster_id, _settings_of(cluster))
 
 
 @writes(ch.ClusterMoved)

@@ -1,0 +1,81 @@
+"""What root's launcher does for the scheduler of a shared service, which may neither signal nor examine other users.
+
+A question is JSON, and comes with the socket for its answer, which is words in lines:
+
+    {"signal": SIGNO, "pid": PID, "started": TICKS}   "1" if exactly this process has got it, else "0"
+    {"name": NAME, "marked": "NAME=VALUE"}            "PID TICKS VALUE" of each process with both variables
+
+Only processes of users are signalled or shown: whoever may ask for any process of theirs to be started could end them
+anyhow. A supervisor can only be woken.
+
+Stand-alone, like processes.py. Loaded only by the launcher of a shared service.
+"""
+
+import os
+import sys
+
+MYPY = False
+if MYPY or __package__:
+    from vctl.privileged import run_request
+    from vctl.runtime import processes, supervisor
+else:
+    import processes
+    import run_request
+    import supervisor
+
+if MYPY:
+    import signal
+    from collections.abc import Iterator
+
+    from vctl.privileged.accounts import Accounts
+else:
+    import _signal as signal  # see processes.py
+
+
+class Questions:
+    """Answers questions about the processes of users. ``accounts``: whose numbers are those of people."""
+
+    def __init__(self, accounts: "Accounts") -> None:
+        self.accounts = accounts
+
+    def answer(self, question: bytes, line: int) -> None:
+        """Carry out what the scheduler may not do itself, and answer on a socket; a bad question gets no answer."""
+        try:
+            words = run_request.parsed(question)
+            if type(words) is dict and words.keys() == {"signal", "pid", "started"}:
+                said = b"%d" % self._signal(*(_number(words[name]) for name in ("signal", "pid", "started")))
+            elif type(words) is dict and words.keys() == {"marked", "name"}:
+                said = b"".join(self._marked(os.fsencode(words["name"]), os.fsencode(words["marked"])))
+            else:
+                raise run_request.BadRequest("nobody here knows it")
+            os.set_blocking(line, False)
+            os.write(line, said)
+        except (run_request.BadRequest, TypeError, UnicodeError) as error:
+            sys.stderr.write(f"a question was refused: {error}\n")
+            sys.stderr.flush()
+        except OSError:
+            return  # the scheduler has gone
+
+    def _signal(self, signo: int, pid: int, started: int) -> bool:
+        """Signal a process of a user, or wake a supervisor; False if there is no such process."""
+        own = signo in (supervisor.STOP_SIGNAL, signal.SIGCONT) and processes.name(pid) == supervisor.NAME
+        uids = processes.uids(pid)
+        if not uids or not (set(uids) == {0} if own else all(map(self.accounts.is_of_a_person, uids))):
+            return False
+        try:
+            return processes.send_signal(pid, started, signo)
+        except OSError:
+            return False  # no such signal
+
+    def _marked(self, name: bytes, mark: bytes) -> "Iterator[bytes]":
+        """A line for each process of a user with two variables: the value of ``name``, its pid and start time."""
+        for run, found in processes.marked(name, mark).items():
+            for one in found:
+                if b"\n" not in run and all(map(self.accounts.is_of_a_person, processes.uids(one.pid))):
+                    yield b"%d %d %b\n" % (one.pid, one.started, run)
+
+
+def _number(word: object) -> int:
+    if type(word) is not int or not 0 <= word < 1 << 63:
+        raise TypeError("it has no numbers")
+    return word
