@@ -137,13 +137,13 @@ def test_tokens_end_and_are_revoked(shared: Shared) -> None:
         assert good.partition(".")[2] not in kept  # only a digest
         store.identity = BEN
         with pytest.raises(Exception, match="you have no token"):
-            tokens.revoke(store, [int(number.removeprefix("vctl-"))])
+            tokens.revoke(store, [number.removeprefix("vctl-")])
         assert tokens.list_tokens(store) == []
         with pytest.raises(NotPermitted):
             tokens.list_tokens(store, all_users=True)
         store.identity = ROOT
         assert tokens.list_tokens(store, all_users=True)
-        tokens.revoke(store, [int(number.removeprefix("vctl-"))])
+        tokens.revoke(store, [number.removeprefix("vctl-")])
     assert asked(good)[0] == 401
 
 
@@ -263,6 +263,16 @@ def test_every_reading_route_is_silent_to_others(shared: Shared) -> None:
                 asked += 1
     assert asked > 60
     assert CANARY in shared.ask(ANA, "GET", "/api/v1/jobs/hers")[1]
+
+
+def test_errors_of_routes_name_no_hidden_job(shared: Shared) -> None:
+    """The ids that a prefix may mean would be names of a private queue."""
+    assert shared.ask(ROOT, "PATCH", "/api/v1/clusters/lab", json={"private_queue": True})[0] == 200
+    for path in ("/api/v1/jobs/many_", "/api/v1/jobs/many_/logs", "/api/v1/jobs/many_/wait"):
+        status, said = shared.ask(BEN, "GET", path)
+        assert (status, "ambiguous" in said) == (400, True), path
+        assert "many_1" not in said, path
+        assert "many_1" in shared.ask(ANA, "GET", path)[1], path
 
 
 def test_the_stream_of_events_is_silent_to_others(shared: Shared) -> None:

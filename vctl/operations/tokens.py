@@ -59,12 +59,10 @@ def list_tokens(
 def revoke(
     context: Context,
     tokens: Annotated[
-        Sequence[int],
+        Sequence[str],
         Arg(
             "ID",
             longest=1000,
-            minimum=1,
-            maximum=2**62,
             help="Numbers of tokens, as `vctl token list` shows them.",
         ),
     ],

@@ -219,7 +219,7 @@ def _edited(
     if not (edited or columns or has_command):
         return None
     if not COMMAND_FIELDS.isdisjoint(names):
-        rights.check_own(store, row, "run something else in it")
+        rights.check_own(store, row, "run something else in")
     if now.judged_at is not None:
         observed.set_feasible(store, now.parent_id, now.shape, now.judged_at)
     job = replace(pending, **{name: getattr(job, name) for name in edited})

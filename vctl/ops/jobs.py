@@ -182,6 +182,12 @@ def list_jobs(
         narrowed, its_values = job_views.condition(store, common)
         parts = [within, narrowed, "1" if members or named else job_views.SINGLE]
         values += its_values
+        inside: Condition = scope.of_jobs(store, cluster)
+        if store.identity is not None:
+            named_only, its_values = ops.privacy.condition(store, parsed)
+            parts.append(named_only)
+            values += its_values
+            inside = (f"{inside[0]} AND {named_only}", [*inside[1], *its_values])
         numbers: list[int] | None = None
         its_arrays: list[str] | None = None
         if named:
@@ -201,7 +207,7 @@ def list_jobs(
             listed, total = read(states, limit=limit)
         if not members:
             entries, count = arrays.list_(
-                store, all=all, within=scope.of_jobs(store, cluster), limit=None if parsed else limit,
+                store, all=all, within=inside, limit=None if parsed else limit,
                 named=its_arrays, by_turn=by_turn,
             )  # fmt: skip
             if parsed:

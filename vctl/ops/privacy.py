@@ -3,18 +3,25 @@
 Everybody sees the queue and who holds what. Command lines, environments, directories, metadata, paths of logs and
 objects, and messages that may quote any of these, are shown to those who have the right ``read`` (``rights.py``). Every
 reply of an operation goes through ``veiled``, whatever it is: what is private is known by the names of its fields.
+Where a cluster has a private queue, names of jobs and users are hidden, too: such a job is ``hidden-NUMBER``, and
+nobody finds it by a filter of its name or its user.
 """
 
 from __future__ import annotations
 
+import re
 from bisect import bisect_right
 from collections.abc import Iterable, Mapping, Sequence
 from operator import itemgetter
 from typing import Any, TypeVar
 
+from vctl.core.access import Access
+from vctl.core.clusters import PRIMARY
 from vctl.core.listed import Listed
+from vctl.errors import VctlError
 from vctl.ops import rights
-from vctl.store import owners
+from vctl.store import clusters, nodes, owners, settings
+from vctl.store.filters import Condition, Filter
 from vctl.store.store import Row, Store
 
 R = TypeVar("R")
@@ -30,6 +37,10 @@ PUBLIC_DATA = frozenset((
 """What others see of the data of an event about a job."""
 _GONE = -1
 """The number of no job."""
+_TOKEN = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
+"""What an id may consist of, in a text."""
+_NAMES = frozenset(("array_id", "cluster_id", "name", "submission_id", "user"))
+"""The filters of a list by which somebody could find out names."""
 _PRIVATE_REASONS = ("Backoff", "LaunchFailed")
 """Reasons of a waiting job whose message tells how its last attempt ended."""
 
@@ -41,6 +52,39 @@ def veiled(store: Store, reply: R) -> R:
     with store.snapshot():
         result: R = Veil(store).over(reply)
     return result
+
+
+def veil_error(store: Store, error: VctlError) -> None:
+    """Hide names in the texts of an error, such as the nearest ids of an unknown one."""
+    if store.identity is None or store.identity.is_admin:
+        return
+    with store.snapshot():
+        veil = Veil(store)
+        if veil.hidden:
+            error.told_as(veil.renamed)
+
+
+def private_clusters(store: Store) -> list[str]:
+    """The logical clusters whose names are hidden from the caller: their queue is private, and others administer it."""
+    identity = store.identity
+    if identity is None or identity.is_admin:
+        return []
+    said = settings.accesses(store)
+    if not any(one.private_queue for one in said.values()):
+        return []
+    private: dict[str, bool] = {PRIMARY: bool(said.get(PRIMARY, Access()).private_queue)}
+    for row in clusters.parents_first(clusters.logical_rows(store)):
+        own = said.get(row["cluster_id"], Access()).private_queue
+        private[row["cluster_id"]] = private.get(row["parent_id"], False) if own is None else own
+    return [name for name, hides in private.items() if hides and not rights.administers(store, name)]
+
+
+def condition(store: Store, filters: Iterable[Filter]) -> Condition:
+    """What jobs a list with these filters may have: by a name, none whose name is hidden."""
+    if store.identity is None or _NAMES.isdisjoint(key for key, _, _ in filters):
+        return "1", []
+    hidden = private_clusters(store)
+    return owners.outside_of(hidden, store.identity.uid) if hidden else ("1", [])
 
 
 def visible(store: Store, numbers: Iterable[int]) -> set[int]:
@@ -62,13 +106,17 @@ class Veil:
         self._visible: dict[int, bool] = {}
         self._administered: dict[str, bool] = {}
         self._shared: list[tuple[int, int]] | None = None
+        self._private = frozenset(private_clusters(store))
+        self.hidden = self._hidden_names()
+        """Hidden name of a job or an array -> the name in its place."""
 
     def over(self, reply: Any) -> Any:
         """The reply, veiled."""
         if isinstance(reply, tuple):  # a page of a list
             return (self.over(reply[0]), *reply[1:])
         self.look_up(_numbers(reply))
-        return self._part(reply, hidden=False)
+        shown = self._part(reply, hidden=False)
+        return self._without_names(shown) if self.hidden else shown
 
     def sees(self, job_id: int) -> bool:
         """Whether the caller may see what a job runs; not of a job that is gone."""
@@ -88,6 +136,55 @@ class Veil:
         if number is None or self.sees(number):
             return form
         return {**form, "data": {name: value for name, value in form["data"].items() if name in PUBLIC_DATA}}
+
+    # ---- names in private queues ----
+
+    def _hidden_names(self) -> dict[str, str]:
+        if not self._private:
+            return {}
+        found: dict[str, str] = {}
+        for row in owners.named_in(self._store, self._private, self._identity.uid):
+            found.setdefault(row["array_id"] or "", f"hidden-{row['job_id']}")
+            found[row["submission_id"]] = f"hidden-{row['job_id']}"
+        public = {row["cluster_id"] for row in clusters.logical_rows(self._store)}
+        # a job may have the name of a cluster or a node, which everybody may read
+        return {
+            name: alias for name, alias in found.items() if name and name not in public | self._node_ids()
+        }
+
+    def _node_ids(self) -> set[str]:
+        return {row["node_id"] for row in nodes.all_rows(self._store)}
+
+    def renamed(self, text: str) -> str:
+        """A text without hidden names."""
+        return _TOKEN.sub(self._alias, text)
+
+    def _alias(self, match: re.Match[str]) -> str:
+        token = match[0]
+        if (alias := self.hidden.get(token)) is not None:
+            return alias
+        array_id, mark, index = token.rpartition("_")
+        alias = self.hidden.get(array_id) if mark and index.isdigit() else None
+        return token if alias is None else f"{alias}_{index}"
+
+    def _without_names(self, part: Any) -> Any:
+        if isinstance(part, str):
+            return self.renamed(part)
+        if isinstance(part, Mapping):
+            shown = {self.renamed(name): self._without_names(value) for name, value in part.items()}
+            if part.get("submission_id") in self.hidden or part.get("array_id") in self.hidden:
+                shown |= {name: blank for name, blank in (("user", ""), ("name", None)) if name in shown}
+            elif "user" in part and self._is_member(part.get("submission_id")):
+                shown |= {"user": "", "name": None}
+            return shown
+        if isinstance(part, (list, Listed)):
+            return [self._without_names(one) for one in part]
+        return part
+
+    def _is_member(self, name: object) -> bool:
+        return isinstance(name, str) and self.renamed(name) != name
+
+    # ---- contents ----
 
     def _part(self, part: Any, *, hidden: bool) -> Any:
         if isinstance(part, Listed):

@@ -161,7 +161,7 @@ def check_own(store: Store, row: Row, to: str) -> None:
     if identity is not None and not (identity.is_admin or is_owner(identity, row)):
         owner = str(row["user"])
         raise _denied(
-            store, f"what runs in job {row['submission_id']} runs as {owner}", f"{owner} and root", to
+            store, f"what runs in job {row['submission_id']} runs as {owner}", f"{owner} and root", f"{to} it"
         )
 
 

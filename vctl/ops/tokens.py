@@ -70,17 +70,17 @@ def list_tokens(store: Store, *, all_users: bool = False) -> list[TokenForm]:
     return [_form(row) for row in table.listed(store, None if all_users else identity.uid)]
 
 
-def revoke(store: Store, numbers: Sequence[int]) -> list[TokenForm]:
+def revoke(store: Store, refs: Sequence[str]) -> list[TokenForm]:
     """End tokens of the user; an admin of the service may end those of others. All of them or none."""
     identity = _user(store, "vctl token revoke")
     with store.transaction():
         found = []
-        for number in dict.fromkeys(numbers):
-            row = table.get(store, number)
+        for ref in dict.fromkeys(refs):
+            row = table.get(store, int(ref)) if ref.isascii() and ref.isdigit() and len(ref) < 19 else None
             if row is None or not (row["uid"] == identity.uid or identity.is_admin):
                 # nobody learns which tokens others have
                 raise NotFound(
-                    f"you have no token {number}", fix="see `vctl token list`", details={"token": number}
+                    f"you have no token {ref}", fix="see `vctl token list`", details={"token": ref}
                 )
             found.append(row)
         table.remove(store, [row["token_id"] for row in found])
