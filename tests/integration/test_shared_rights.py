@@ -83,7 +83,7 @@ def test_others_change_nothing_of_it(service: Service, hers: str) -> None:
         ("stop", hers), ("job", "edit", hers, "--time-limit", "1s"), ("job", "hold", hers), ("job", "rerun", hers),
         ("job", "delete", hers), ("task", "run", "--job", hers, "--", "true"), ("vc", "update", "lab", "--admins", BEN),
         ("vc", "delete", "lab", "--force"), ("vc", "stop", "lab"), ("vc", "create", "mine", "--divisible"),
-        ("run", "-c", "lab", "--", "true"), ("node", "add", "more", "--resources", '{"CPU": 1}'), ("prune", "--older-than", "0"), ("doctor",),
+        ("run", "-c", "lab", "--", "true"), ("node", "drain", "more"), ("prune", "--older-than", "0"), ("doctor",),
         ("limit", "set", "--user", ANA, "--running-jobs", "1"),
     ):  # fmt: skip
         refused = service.run(BEN, *words, USER=ANA, LOGNAME=ANA, SUDO_USER=ANA)

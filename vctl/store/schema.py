@@ -296,7 +296,11 @@ LATER: list[tuple[str, str]] = [
         END;""",
     ),  # of users and clusters
     (
-        "0022_tokens",  # of the users of a shared service
+        "0022_node_fences",
+        "ALTER TABLE nodes ADD COLUMN fences TEXT NOT NULL DEFAULT '[]';",
+    ),  # unit resource -> instance -> why no new work gets it
+    (
+        "0023_tokens",  # of the users of a shared service
         """
         CREATE TABLE tokens (
             token_id INTEGER PRIMARY KEY AUTOINCREMENT, digest TEXT NOT NULL, uid INTEGER NOT NULL, user TEXT NOT NULL,
