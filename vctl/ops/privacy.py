@@ -79,12 +79,14 @@ def private_clusters(store: Store) -> list[str]:
     return [name for name, hides in private.items() if hides and not rights.administers(store, name)]
 
 
-def condition(store: Store, filters: Iterable[Filter]) -> Condition:
-    """What jobs a list with these filters may have: by a name, none whose name is hidden."""
+def narrowed(store: Store, within: Condition, filters: Iterable[Filter]) -> Condition:
+    """A condition on ``jobs j`` for a list with filters: one by a name finds no job whose name is hidden."""
     if store.identity is None or _NAMES.isdisjoint(key for key, _, _ in filters):
-        return "1", []
-    hidden = private_clusters(store)
-    return owners.outside_of(hidden, store.identity.uid) if hidden else ("1", [])
+        return within
+    if not (hidden := private_clusters(store)):
+        return within
+    public, values = owners.outside_of(hidden, store.identity.uid)
+    return f"{within[0]} AND {public}", [*within[1], *values]
 
 
 def visible(store: Store, numbers: Iterable[int]) -> set[int]:

@@ -36,6 +36,8 @@ if TYPE_CHECKING:
 
 OWN, ALL = JOB_SCOPES
 """The rights of a job: its cluster and the jobs that it submitted, or everything."""
+COMMAND_FIELDS = frozenset(("argv", "entrypoint", "env", "clean_env", "cwd", "runtime_env"))
+"""The parameters that change what a job runs, as its owner."""
 SERVICE_ADMINS = "root and the admins of the service"
 
 RIGHTS = {
