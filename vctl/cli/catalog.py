@@ -50,9 +50,9 @@ WORDS = {
     "events": ("Show the history of changes.", "views"),
     "timeline": ("Show when jobs and tasks ran, and on which nodes.", "timeline"),
     "daemon": ("Run the scheduler until it is stopped.", "upkeep"),
-    "login": ("Get a token for the HTTP API of a shared service: what it carries is done as you.", "tokens"),
+    "login": ("Get a token for the HTTP API of a shared service: it acts as you.", "tokens"),
     "logout": (
-        "End the token that you use; on the machine of the service itself, all that you have.",
+        "End the token that you use; at the socket of the service, all of yours.",
         "tokens",
     ),
     "serve": ("Run the HTTP server until it is stopped.", "serve"),

@@ -32,7 +32,7 @@ def login(
         str, Opt("--name", metavar="TEXT", longest=100, help="What it is for, shown by `vctl token list`.")
     ] = "",
 ) -> "LoginForm":
-    """Get a token for the HTTP API of a shared service: what it carries is done as you.
+    """Get a token for the HTTP API of a shared service: it acts as you.
 
     It is shown once. Whoever has it is you until it ends, or until `vctl logout` or `vctl token revoke`.
     """
@@ -41,7 +41,7 @@ def login(
 
 @operation("logout", "DELETE /tokens", right="sign", items="TokenList")
 def logout(context: Context) -> "list[TokenForm]":
-    """End the token that you use; on the machine of the service itself, all that you have."""
+    """End the token that you use; at the socket of the service, all of yours."""
     return ops.tokens.logout(context.store)
 
 

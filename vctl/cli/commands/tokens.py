@@ -11,11 +11,9 @@ from vctl.operations import tokens
 from vctl.spec.params import Given, Together
 
 
-@command(
-    "login", "vctl login", "vctl login --for 8h --name laptop", "TOKEN=$(vctl login -o name)", common=CHANGES
-)
+@command("login", "vctl login", "vctl login --for 8h --name laptop", "vctl login -o name", common=CHANGES)
 def login(call: Call, options: Annotated[Given, Together.of(tokens.login)]) -> Answer:
-    """Get a token for the HTTP API of a shared service: what it carries is done as you.
+    """Get a token for the HTTP API of a shared service: it acts as you.
 
     It is shown once. Whoever has it is you until it ends, or until `vctl logout` or `vctl token revoke`.
     """
@@ -34,7 +32,7 @@ def login(call: Call, options: Annotated[Given, Together.of(tokens.login)]) -> A
 
 @command("logout", "vctl logout", common=CHANGES)
 def logout(call: Call) -> Answer:
-    """End the token that you use; on the machine of the service itself, all that you have."""
+    """End the token that you use; at the socket of the service, all of yours."""
     ended = tokens.logout(call.backend)
     if not ended:
         answer = listing("TokenList", [], 0, "token_id", [], "")
