@@ -26,7 +26,7 @@ from vctl.runtime.detached import settle_in, use_cpus
 from vctl.runtime.keeper import KeeperLine
 from vctl.runtime.local import LocalRuntime
 from vctl.spec.provider_spec import parse_provider
-from vctl.store import locks, nodes, ownership, rows, upkeep, write
+from vctl.store import locks, nodes, ownership, rows, settings, upkeep, write
 from vctl.store.files import Gone, identity
 from vctl.store.locks import BACKGROUND, FOREGROUND, SchedulerLock, StartLock
 from vctl.store.store import Fenced, Store
@@ -102,6 +102,8 @@ def _rule(
     shared: SharedService | None = None,
 ) -> int:
     """Schedule until the scheduler ends, and release the lock; returns the exit code."""
+    if shared is not None:
+        settings.note_shared(store)
     ray_nodes.check(store, on_ray=bool(config.get("ray")))
     write.load_all()
     scheduler = _scheduler_of(store, config, kind=kind, shared=shared)

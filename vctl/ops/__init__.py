@@ -37,6 +37,7 @@ if TYPE_CHECKING:
         simulated,
         submitting,
         tasks,
+        tokens,
         tree_files,
         views,
         waiting,

@@ -330,6 +330,23 @@ class NodeOfCluster(TypedDict):
     State: str
 
 
+class TokenForm(TypedDict):
+    """A token of a user of a shared service, without its secret."""
+
+    token_id: int
+    name: str | None
+    user: str
+    created_at: str
+    ends_at: str
+
+
+class LoginForm(TokenForm):
+    """A new token. ``token`` is shown this once; ``link`` carries it to the page of a server on this machine."""
+
+    token: str
+    link: str
+
+
 class VNodeForm(TypedDict):
     """A virtual node with its resources and their load."""
 

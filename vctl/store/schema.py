@@ -299,6 +299,16 @@ LATER: list[tuple[str, str]] = [
         "0022_node_fences",
         "ALTER TABLE nodes ADD COLUMN fences TEXT NOT NULL DEFAULT '[]';",
     ),  # unit resource -> instance -> why no new work gets it
+    (
+        "0023_tokens",  # of the users of a shared service
+        """
+        CREATE TABLE tokens (
+            token_id INTEGER PRIMARY KEY AUTOINCREMENT, digest TEXT NOT NULL, uid INTEGER NOT NULL, user TEXT NOT NULL,
+            name TEXT NOT NULL, created_at INTEGER NOT NULL, ends_at INTEGER NOT NULL
+        );
+        CREATE INDEX tokens_by_uid ON tokens (uid);
+        """,
+    ),
 ]
 """Name and script of each migration, in order: the next one is appended here, and ``SCHEMA`` stays."""
 
