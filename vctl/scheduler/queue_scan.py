@@ -388,6 +388,7 @@ class QueueScan:
 
     def _is_limited(self, job: PendingJob, sub_queue: SubQueue, refusal: Refusal) -> bool:
         """Pass the jobs that a limit keeps back: those of the sub-queue, or of the whole queue. Returns True."""
+        self.queue.note_again(refusal.until_ns)
         self._leave(sub_queue)
         text = words.verdict_on_limit(refusal, self.queue.parent_id, job.user)
         if refusal.rule == jb.CAP_REACHED and refusal.subject in limits.OF_ALL_JOBS:

@@ -103,7 +103,7 @@ class Player:
         stop(self.ledger, holder)
         if holder.cluster_id is not None:
             take_back(self.ledger)
-        self.running.drop(job_id)
+        self.running.end(job_id, self.now_ns)
 
     def round(self) -> list[Start]:
         """Run rounds as long as the scheduler would go on at once; returns the starts."""
@@ -183,7 +183,7 @@ class Player:
             self.ledger.put_lease(change.lease)
         self._unmark(self.queues[job.parent_id], job.job_id)
         self.queues[job.parent_id].drop(job.job_id)
-        row = RunningJob.begun(job, start.cluster_id, start.run_id, self.now_ns)
+        row = RunningJob.begun(job, start.cluster_id, start.run_id, self.now_ns, held=start.held)
         self.running.put(row)
         limit_ns, lasts_ns = job.time_limit_ns, played.arrival.runs_ns
         if limit_ns is not None and limit_ns < lasts_ns:
