@@ -61,8 +61,7 @@ class QueueScan:
     ) -> None:
         self.ledger, self.queue, self.running = ledger, queue, running
         self.shares, self.preemptor, self.shared, self.use = shares, preemptor, shared, use
-        self.now_ns = now_ns
-        self.policy = queue.policy
+        self.now_ns, self.policy = now_ns, queue.policy
         self.waits: list[Wait] = []
         self._said: set[str] = set()
         self._may_loosen = may_loosen
