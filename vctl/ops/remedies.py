@@ -111,7 +111,7 @@ def _raised(change: ProposedChange) -> tuple[str, str]:
     """Higher limits of a user or a cluster. Of one that each user has, this user gets one of his own."""
     limit, _ = change.limits[0]
     is_user = limit.subject == USER
-    name = change.subject if is_user else cluster_text(limit.name)
+    name = cluster_text(change.subject)
     phrases, options = list[str](), ["--user" if is_user else "--cluster", name]
     for limit, most in change.limits:
         if limit.period:

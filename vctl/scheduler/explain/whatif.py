@@ -64,7 +64,7 @@ class ProposedChange:
     joins: tuple[VNode, ...] = ()
     task: PendingTask | None = None
     limits: tuple[tuple[Limit, int], ...] = ()
-    """Limits of one user or cluster, and the amount that each would have."""
+    """Limits that keep the job back, and the amount that ``subject``, its user or a cluster, would have of each."""
     where: str = ""
     """``entry``, ``minimum``, ``group 0``, ``nodes of group 0``, ``whole``, ``task``, or the resource."""
 
@@ -356,7 +356,7 @@ def _make(ledger: Ledger, change: ProposedChange) -> None:
     if change.node is not None:
         ledger.put_node(change.node)
     if change.limits:
-        raised = (replace(limit, amount=amount) for limit, amount in change.limits)
+        raised = (replace(limit, name=change.subject, amount=amount) for limit, amount in change.limits)
         ledger.limits = ledger.limits.with_(*raised)
     if change.cluster is not None:
         ledger.put_cluster(change.cluster)

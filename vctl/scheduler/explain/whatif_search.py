@@ -12,7 +12,7 @@ from vctl.core import tasks as tk
 from vctl.core.clusters import LOGICAL, PRIMARY, Cluster, Group, VNode
 from vctl.core.jobs import PendingJob
 from vctl.core.ledger import Ledger
-from vctl.core.limits import Limit
+from vctl.core.limits import USER, Limit
 from vctl.core.nodes import DRAINED, DRAINING, FOREIGN, Node
 from vctl.core.resources import MEMORY, OBJECT_STORE_MEMORY, SCALE, Amounts
 from vctl.core.tasks import PendingTask
@@ -224,8 +224,8 @@ def _given_limits(trials: Trials) -> Iterator[ProposedChange]:
         assert limit is not None, refusal
         most = (refusal.requested // SCALE + 1) * SCALE if limit.period else refusal.requested
         raised.setdefault((limit.subject, limit.name), []).append((limit, most))
-    for limits in raised.values():
-        change = ProposedChange(LIMIT, job.user, limits=tuple(limits))
+    for (subject, name), limits in raised.items():
+        change = ProposedChange(LIMIT, job.user if subject == USER else name, limits=tuple(limits))
         if len({limit.resource for limit, _ in limits}) == len(limits) and trials.starts(change):
             yield change
 
