@@ -6,6 +6,7 @@ import calendar
 import datetime
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -35,12 +36,21 @@ def world(tmp_path: Path) -> Iterator[World]:
 @pytest.fixture
 def submit(world: World, monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
     def submit(
-        name: str, user: str = "ana", cpus: float = 1, cluster: str | None = None, gpus: int = 0
+        name: str,
+        user: str = "ana",
+        cpus: float = 1,
+        cluster: str | None = None,
+        gpus: int = 0,
+        **more: Any,
     ) -> None:
         monkeypatch.setattr(node_ops, "author", lambda *_: user)
         argv = ("sleep", "9")
         request = JobRequest(
-            argv=argv, submission_id=name, cluster=cluster, entry={"CPU": int(cpus * CPU), "GPU": gpus * CPU}
+            argv=argv,
+            submission_id=name,
+            cluster=cluster,
+            entry={"CPU": int(cpus * CPU), "GPU": gpus * CPU},
+            **more,
         )
         submitting.submit(world.store, request, environment={"PATH": "/bin"})
         monkeypatch.setattr(node_ops, "author", lambda *_: "root")
@@ -152,6 +162,38 @@ def test_what_is_asked_wrongly_is_told(world: World) -> None:
         limits.set_limits(world.store, user=None, cluster="nowhere", amounts={"CPU": 1})
     with pytest.raises(NotFound, match="user root has no limit"):
         limits.clear(world.store, user="root", cluster=None)
+
+
+def test_the_expected_start_of_what_a_limit_keeps_back(world: World, submit: Callable[..., None]) -> None:
+    clusters.create(world.store, "lab", ClusterChange(divisible=True, spec=ClusterSpec({"CPU": 2 * CPU})))
+    submit("first", time_limit_s=60.0)
+    given(world, "user:ana", running_jobs=1)
+    world.turn()
+    submit("second", cluster="lab", time_limit_s=60.0)
+    submit("third")
+    world.turn()
+
+    def expected(name: str) -> tuple[str | None, str]:
+        form = jobs.get_job(world.store, name)
+        return form["expected_start"], str(form["expected_start_basis"])
+
+    assert expected("second")[0] == timestamp(world.now() + 60 * 10**9)
+    assert expected("third")[0] == timestamp(world.now() + 120 * 10**9)
+    given(world, "user:ana", running_jobs=0)
+    world.turn()
+    assert expected("second")[0] is None
+    given(world, "user:ana", running_jobs=1)
+    world.sleep(61)
+    world.turn()
+    world.processes.obey()
+    world.turn()
+    world.sleep(61)
+    world.turn()
+    world.processes.obey()
+    world.turn()
+    submit("fourth", cluster="lab")
+    world.turn()
+    assert expected("fourth") == (None, "unknown: third has no time limit")
 
 
 H = 3_600

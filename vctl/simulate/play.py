@@ -302,5 +302,11 @@ class Player:
     def _why(self, queue: Queue, job: PendingJob) -> tuple[str, str]:
         if job.held:
             return "Held", "held"
-        by_user = self.waits.get((queue.parent_id, f"{job.shape};user={job.user}"))
-        return by_user or self.waits.get((queue.parent_id, job.shape), ("PendingEvaluation", ""))
+        keys = f"{job.shape};user={job.user}", job.shape
+        told = next(
+            (self.waits[queue.parent_id, key] for key in keys if (queue.parent_id, key) in self.waits), None
+        )
+        # what the last round before the beginning has told is not told again
+        return told or next(
+            (queue.reported[key] for key in keys if key in queue.reported), ("PendingEvaluation", "")
+        )
