@@ -49,6 +49,7 @@ class Client(State):
 
     status = Verb(views.status)
     scheduler = Verb(views.scheduler)
+    report = Verb(views.report)
     leases = State.list_leases
     demand = State.list_demand
     gpus = State.list_gpus

@@ -30,6 +30,7 @@ if TYPE_CHECKING:
         overview,
         privacy,
         replay,
+        report,
         reruns,
         rights,
         scope,

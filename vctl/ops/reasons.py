@@ -8,7 +8,7 @@ derived (the order of a queue, reservations) is shown with its age. Jobs of one 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from functools import cached_property
 from typing import TYPE_CHECKING
 
@@ -51,7 +51,6 @@ class Reasons:
         self._never: dict[object, str | None] = {}
         self._shortages: dict[object, Shortage] = {}
         self._running: dict[str, dict[str, int]] = {}
-        self._chains: dict[str, Sequence[str]] = {}
         self._arrays: dict[str, str | None] = {}
         self._ledgers: dict[str, Ledger] = {}
         self._policies: dict[str, QueuePolicy] = {}
@@ -151,7 +150,7 @@ class Reasons:
     def _verdict_key(self, row: Row) -> object:
         """What the reason of a job in the queue depends on: it is the same for all jobs that have this in common."""
         each = self._policy(row["parent_cluster_id"]).max_running_per_user
-        is_of_user = each is not None or self.in_use is not None
+        is_of_user = each is not None or self.use is not None
         return self._key(row), row["judged"], row["judged_words"], row["user"] if is_of_user else ""
 
     def _token(self, row: Row) -> str:
@@ -284,7 +283,7 @@ class Reasons:
         from vctl.scheduler.limits import has_limit, reached
 
         policy = self._policy(parent_id)
-        if (used := self.in_use) is not None:
+        if (used := self.use) is not None:
             from vctl.scheduler.limits import least_held
 
             spec, entry = rows.spec(row["spec"]), rows.loads(row["entry"])
@@ -299,19 +298,13 @@ class Reasons:
         return reached(policy, sum(running.values()), running.get(str(row["user"]), 0))
 
     @cached_property
-    def in_use(self) -> LimitUse | None:
+    def use(self) -> LimitUse | None:
         """What running jobs have of that which users and clusters may have at most; None: they have no limits."""
-        given = limits.load(self.store)
-        if not given:
+        if not limits.exist(self.store):
             return None
-        from vctl.scheduler.limits import LimitUse
+        from vctl.ops.kept_limits import use_of
 
-        return LimitUse(given, limits.running(self.store), self._chain)
-
-    def _chain(self, cluster_id: str) -> Sequence[str]:
-        if cluster_id not in self._chains:
-            self._chains[cluster_id] = limits.chain(self.store, cluster_id)
-        return self._chains[cluster_id]
+        return use_of(self.store)
 
     def _policy(self, cluster_id: str) -> QueuePolicy:
         if cluster_id not in self._policies:

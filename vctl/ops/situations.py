@@ -104,6 +104,7 @@ def load(
         next_job=jobs.next_number(store),
         next_task=tasks.next_number(store),
         passed=[row["task_id"] for row in waiting if row["state_reason"] in (jb.INSUFFICIENT, jb.INFEASIBLE)],
+        spent=limits.spent(store, tree.limits),
         is_crowded=is_crowded,
     )
 

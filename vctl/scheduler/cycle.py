@@ -193,7 +193,8 @@ class Round:
         self.budget, self.now_ns = budget, now_ns
         self.grown = dict(ledger.grown)
         """What came free since the last round."""
-        self.tasks = TaskRound(ledger, MOST_STARTS)
+        self.use = use_of(ledger, running, now_ns)
+        self.tasks = TaskRound(ledger, MOST_STARTS, running, self.use)
         self.trial = Trial(ledger)
         self.waits: list[Wait] = []
         self.scans: list[QueueScan] = []
@@ -242,11 +243,10 @@ class Round:
         ]
         shares = _shares(ledger, self.queues, running, self.usage, now_ns)
         visited = [queue for queue, _ in changed]
-        use = use_of(ledger, running)
         self.shared = SharedReservations(ledger, visited, running, now_ns, self.grown, self.budget)
         self.scans = [
             QueueScan(
-                ledger, queue, running, shares, self.preemptor, self.shared, use,
+                ledger, queue, running, shares, self.preemptor, self.shared, self.use,
                 now_ns=now_ns, may_loosen=may_loosen, budget=self.budget,
                 rest=None if queue.memo is None else queue.memo.rest, before=before,
             )

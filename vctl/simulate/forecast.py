@@ -29,8 +29,9 @@ from heapq import heappush
 
 from vctl.core import jobs as jb
 from vctl.core.clusters import PRIMARY
-from vctl.core.jobs import PendingJob
+from vctl.core.jobs import PendingJob, RunningJob
 from vctl.core.ledger import Ledger
+from vctl.core.limits import USER
 from vctl.core.nodes import ALIVE, Node
 from vctl.core.queue_policy import STRICT
 from vctl.core.values import field, replace, value
@@ -481,7 +482,7 @@ class _Future(Player):
             runs = [
                 one.submission_id
                 for one in self._holders.values()
-                if one.row and one.row.parent_id == job.parent_id
+                if one.row is not None and self._counts_beside(job, one.row)
             ]
             return _endless(runs) or message
         if queue is not None:
@@ -489,6 +490,14 @@ class _Future(Player):
             if first is not None and order_key(first, queue.policy) < order_key(job, queue.policy):
                 return f"{first.submission_id} is ahead of it: {self._why_unknown(first, seen)}"
         return message or "the rules of its queue do not let it start"
+
+    def _counts_beside(self, job: PendingJob, other: RunningJob) -> bool:
+        """Whether another job counts, too, where a limit keeps a job back: in its queue, for its user or a cluster."""
+        above = [PRIMARY, *(one.cluster_id for one in self.ledger.upward(other.parent_id))]
+        return other.parent_id == job.parent_id or any(
+            other.user == job.user if limit.subject == USER else limit.name in above
+            for limit in self.ledger.limits
+        )
 
     def _order(self, queue: Queue) -> list[PendingJob]:
         """The jobs that are left in a queue at the end, in its order."""

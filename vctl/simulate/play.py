@@ -103,7 +103,7 @@ class Player:
         stop(self.ledger, holder)
         if holder.cluster_id is not None:
             take_back(self.ledger)
-        self.running.drop(job_id)
+        self.running.end(job_id, self.now_ns)
 
     def round(self) -> list[Start]:
         """Run rounds as long as the scheduler would go on at once; returns the starts."""
@@ -183,7 +183,7 @@ class Player:
             self.ledger.put_lease(change.lease)
         self._unmark(self.queues[job.parent_id], job.job_id)
         self.queues[job.parent_id].drop(job.job_id)
-        row = RunningJob.begun(job, start.cluster_id, start.run_id, self.now_ns)
+        row = RunningJob.begun(job, start.cluster_id, start.run_id, self.now_ns, held=start.held)
         self.running.put(row)
         limit_ns, lasts_ns = job.time_limit_ns, played.arrival.runs_ns
         if limit_ns is not None and limit_ns < lasts_ns:
@@ -302,5 +302,11 @@ class Player:
     def _why(self, queue: Queue, job: PendingJob) -> tuple[str, str]:
         if job.held:
             return "Held", "held"
-        by_user = self.waits.get((queue.parent_id, f"{job.shape};user={job.user}"))
-        return by_user or self.waits.get((queue.parent_id, job.shape), ("PendingEvaluation", ""))
+        keys = f"{job.shape};user={job.user}", job.shape
+        told = next(
+            (self.waits[queue.parent_id, key] for key in keys if (queue.parent_id, key) in self.waits), None
+        )
+        # what the last round before the beginning has told is not told again
+        return told or next(
+            (queue.reported[key] for key in keys if key in queue.reported), ("PendingEvaluation", "")
+        )

@@ -394,6 +394,33 @@ class LimitForm(TypedDict):
     set_at: str
 
 
+class ReportForm(TypedDict):
+    """What a user, a cluster or a job held in a time, from the start to the end of each attempt.
+
+    ``lost_…``: by attempts that failed, were preempted, or were tried again. Waits are those of jobs that first
+    started in the time, from their submission.
+    """
+
+    user: str | None
+    cluster_id: str | None
+    submission_id: str | None
+    attempts: int
+    cpu_hours: float
+    gpu_hours: float
+    memory_gib_hours: float
+    lost_cpu_hours: float
+    lost_gpu_hours: float
+    lost_memory_gib_hours: float
+    succeeded: int
+    failed: int
+    stopped: int
+    running: int
+    started: int
+    wait_mean_s: float | None
+    wait_median_s: float | None
+    wait_longest_s: float | None
+
+
 class DemandForm(TypedDict):
     """Equal requests that wait for resources."""
 

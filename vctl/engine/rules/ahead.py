@@ -102,7 +102,7 @@ def assign(state: SchedulerState, supply: Supply, now: int, limit: int) -> Itera
     """Run -> (that run, the last run that follows it, the job of that one, how many runs follow)."""
     # A supervisor may have two runs here: the rules have not seen the end of the first yet. The latest leads.
     latest = {run.supervisor: run for run_id in started if (run := state.runs.get(run_id)) is not None}
-    use = use_of(state.ledger, state.running)
+    use = use_of(state.ledger, state.running, now)
     for run in latest.values():
         if _leads(state, run) and _keeps_limits(state, use, run):
             last[run.run_id] = run, run.run_id, state.requests[run.job_id], 0

@@ -12,6 +12,7 @@ from vctl.core import tasks as tk
 from vctl.core.clusters import LOGICAL, PRIMARY, Cluster, Group, VNode
 from vctl.core.jobs import PendingJob
 from vctl.core.ledger import Ledger
+from vctl.core.limits import USER, Limit
 from vctl.core.nodes import DRAINED, DRAINING, FOREIGN, Node
 from vctl.core.resources import MEMORY, OBJECT_STORE_MEMORY, SCALE, Amounts
 from vctl.core.tasks import PendingTask
@@ -214,16 +215,18 @@ def _with_more_running(cluster: Cluster, kind: str, limit: int, number: int) -> 
 
 
 def _given_limits(trials: Trials) -> Iterator[ProposedChange]:
-    """A higher limit of the user, or of a cluster of the job, where that alone keeps it back: as low as possible."""
+    """Higher limits of the user, or of a cluster of the job, where they alone keep it back: as low as possible."""
     situation, job = trials.situation, trials.job
-    use = use_of(situation.ledger, running_of(situation))
+    use = use_of(situation.ledger, running_of(situation), situation.now_ns)
+    raised: dict[tuple[str, str], list[tuple[Limit, int]]] = {}
     for refusal in use.refusals(job.parent_id, job.user, least_of(job)):
         limit = refusal.limit
         assert limit is not None, refusal
-        change = ProposedChange(
-            LIMIT, job.user, limit.amount, refusal.requested, limit=replace(limit, amount=refusal.requested)
-        )
-        if trials.starts(change):
+        most = (refusal.requested // SCALE + 1) * SCALE if limit.period else refusal.requested
+        raised.setdefault((limit.subject, limit.name), []).append((limit, most))
+    for (subject, name), limits in raised.items():
+        change = ProposedChange(LIMIT, job.user if subject == USER else name, limits=tuple(limits))
+        if len({limit.resource for limit, _ in limits}) == len(limits) and trials.starts(change):
             yield change
 
 
