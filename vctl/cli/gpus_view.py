@@ -21,6 +21,7 @@ def lines(items: "Sequence[GpuForm]") -> Iterator[dict[str, Any]]:
     several = len({item["node_id"] for item in items}) > 1
     for item in items:
         first, others = next(iter(item["holders"]), None), item["holders"][1:]
+        idle = f", idle {words.lasted(item['idle_since'])}" if item["idle_since"] else ""
         yield {
             "gpu": item["gpu_id"] if several else str(item["index"]),
             "state": Cell(item["state"], COLOURS[item["state"]]),
@@ -28,10 +29,10 @@ def lines(items: "Sequence[GpuForm]") -> Iterator[dict[str, Any]]:
             "use": "" if item["utilization"] is None else f"{item['utilization']}%",
             "memory": _memory(item),
             "user": "" if first is None else first["user"] or "",
-            "what": "" if first is None else _holder(first),
+            "what": "" if first is None else _holder(first, idle),
         }
         for holder in others:
-            yield {**_EMPTY, "user": holder["user"] or "", "what": _holder(holder)}
+            yield {**_EMPTY, "user": holder["user"] or "", "what": _holder(holder, idle)}
         for process in item["processes"][:MOST]:
             yield {
                 **_EMPTY,
@@ -53,12 +54,13 @@ def _memory(item: "GpuForm") -> str:
     return f"{words.rounded(used)}/{words.rounded(total)}"
 
 
-def _holder(holder: "GpuHolder") -> str:
+def _holder(holder: "GpuHolder", idle: str) -> "str | Cell":
     share = "" if holder["share"] == 1 else f" ({words.amount('GPU', holder['share'])})"
     if holder["submission_id"] is None:
         return f"in {words.named(holder['cluster_id'])}{share}, not used by a job"
     since = f" {words.lasted(holder['since'])}" if holder["since"] else ""
-    return f"{holder['submission_id']} in {words.named(holder['cluster_id'])}{share}{since}"
+    text = f"{holder['submission_id']} in {words.named(holder['cluster_id'])}{share}{since}{idle}"
+    return Cell(text, "yellow") if idle else text
 
 
 def _process(process: "GpuProcess") -> Cell:
@@ -74,5 +76,7 @@ def notes(screen: "Screen", items: "Sequence[GpuForm]") -> Iterator[str]:
         yield from screen.text(("The figures are recorded ones (VCTL_DEVICES_FILE), not measured.", "yellow"))
     for text in dict.fromkeys(item["message"] for item in items if item["message"]):
         yield from screen.text((text, "yellow"))
+    if any(item["commands"] for item in items):
+        yield from screen.text("To let such a process count no more:")
     for text in dict.fromkeys(command for item in items for command in item["commands"]):
         yield from screen.command(text, 2)

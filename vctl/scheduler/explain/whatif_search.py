@@ -62,7 +62,8 @@ def helpful(
     else:
         searches = [
             that_help(_resumes(trials)), undrained, ignored, _priority(trials), _running_limits(trials),
-            _given_limits(trials), _limits(trials, MAXIMUM), _limits(trials, BORROW), _replicas(trials), _request(trials), added, stopped,
+            _given_limits(trials), _limits(trials, MAXIMUM), _limits(trials, BORROW), _replicas(trials),
+            _request(trials), added, stopped,
         ]  # fmt: skip
     try:
         for search in searches:
