@@ -121,6 +121,7 @@ CHANGES = {
     "vc update": 'vc update team --spec {"flexible_resource_min":{"CPU":2}}',
     "the queue of the primary": "vc update primary --queue-order fair",
     "vc delete": "vc delete team",
+    "reserve": "reserve --cpus 1 --for 1h",
     "vc stop": "vc stop team",
     "vc resume": "vc resume team",
     "vc remove-nodes": "vc remove-nodes team 4c8g-00",

@@ -103,6 +103,7 @@ TABLE: dict[str, tuple[dict[str, Any], set[str]]] = {
     "vc tree": ({"cluster_id": "lab"}, ALL),
     "vc get": ({"cluster_id": "lab"}, ALL),
     "vc update": ({"cluster_id": "lab", "submitters": ["ben"]}, ADMINS),
+    "reserve": ({"cluster": "lab", "num_cpus": 1, "length_s": 60}, SUBMITTERS & USERS),
     "vc delete": ({"cluster_id": "lab"}, {"admin above", *SERVICE}),
     "vc remove-nodes": ({"cluster_id": "lab", "node_ids": []}, ADMINS),
     "vc stop": ({"cluster_id": "lab"}, ADMINS),

@@ -249,6 +249,7 @@ class Clusters(Verbs):
     stop = Verb(clusters.stop)
     resume = Verb(clusters.resume)
     remove_nodes = Verb(clusters.remove_nodes)
+    reserve = Verb(clusters.reserve)
 
     def create(
         self,

@@ -457,6 +457,21 @@ def whole_node(
     return Allocation(dict(amounts), instances, ids)
 
 
+Part = str | tuple[str, int]
+"""A resource without instances (its name), or one numbered instance (name, index)."""
+
+
+def parts_of(allocation: Allocation) -> dict[Part, int]:
+    """The amounts of an allocation by part."""
+    found: dict[Part, int] = {
+        n: a for n, a in allocation.amounts.items() if a and n not in allocation.instances
+    }
+    for name, shares in allocation.instances.items():
+        for index, share in shares.items():
+            found[name, index] = share
+    return found
+
+
 def merged(left: Allocation, right: Allocation) -> Allocation:
     """The sum of two allocations of one holder on one virtual node."""
     instances = {name: dict(shares) for name, shares in left.instances.items()}

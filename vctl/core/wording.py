@@ -75,6 +75,11 @@ def _date(days: int) -> tuple[int, int, int]:
     return year, month + 3 if month < 10 else month - 9, day - (153 * month + 2) // 5 + 1
 
 
+def opens_at(cluster_id: str, begin_ns: int) -> str:
+    """Why the jobs of a booked cluster wait."""
+    return f"{cluster_text(cluster_id)} is booked from {timestamp(begin_ns)} on"
+
+
 def fence_text(node_id: str, fence: Fence) -> str:
     """Why a device takes no new job: ``GPU 1 of box takes no new job: pid 977 of bob …``."""
     more = len(fence.pids) - 1

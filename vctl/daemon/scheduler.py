@@ -18,6 +18,7 @@ from vctl.daemon.provider import Provider
 from vctl.daemon.trouble import Trouble, say
 from vctl.daemon.turn import Turn
 from vctl.engine.lifecycle import IllegalTransition
+from vctl.engine.rules.bookings import due_after
 from vctl.engine.rules.gates import begins_after
 from vctl.engine.rules.preemption import nearest as nearest_end
 from vctl.engine.settings import LeaseTerms
@@ -211,7 +212,8 @@ class Scheduler:
             return 0.0
         now = self.now()
         due = [*self.work.memo.due, *self.observer.due(now), *self.provider.due(now.uptime)]
-        due += [at - now.wall + now.uptime for at in (*nearest_end(state), *begins_after(state, now.wall))]
+        times = (*nearest_end(state), *begins_after(state, now.wall), *due_after(state, now.wall))
+        due += [at - now.wall + now.uptime for at in times]
         if (at := state.timers.next_ns) is not None:
             due.append(at)
         nearest = min(

@@ -133,16 +133,17 @@ class _Tree:
         ledger = self.done.ledger
         ledger.put_cluster(cluster)
         odd = []
-        for vnode in self.tables.vnodes.pop(cluster.cluster_id, ()):
-            above = ledger.vnodes.get(vnode.parent_id or "")
-            if (
-                above is not None
-                and (above.cluster_id, above.node_id) == (cluster.parent_id, vnode.node_id)
-                and (ledger.can_assign(vnode) or ledger.nodes[vnode.node_id].shrunk)
-            ):
-                ledger.assign(vnode)
-            else:
-                odd.append(vnode)
+        with ledger.bookings_in_force(()):  # what is in use is in use
+            for vnode in self.tables.vnodes.pop(cluster.cluster_id, ()):
+                above = ledger.vnodes.get(vnode.parent_id or "")
+                if (
+                    above is not None
+                    and (above.cluster_id, above.node_id) == (cluster.parent_id, vnode.node_id)
+                    and (ledger.can_assign(vnode) or ledger.nodes[vnode.node_id].shrunk)
+                ):
+                    ledger.assign(vnode)
+                else:
+                    odd.append(vnode)
         if odd:
             self.tables.vnodes[cluster.cluster_id] = odd
             self.set_aside(step, cluster.cluster_id, "it is not inside its parent")

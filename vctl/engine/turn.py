@@ -11,6 +11,7 @@ from collections.abc import Iterator, Sequence
 from vctl.core.values import replace
 from vctl.engine.changes import Change
 from vctl.engine.rules import (
+    bookings,
     devices,
     ends,
     gates,
@@ -45,6 +46,8 @@ def rules(
         yield from stops.warned(state, stimuli, now.uptime)
         yield from preemption.notified(state, stimuli)
         revocation.begin_graces(state, memo, stimuli, now)
+    if state.ledger.timed:
+        yield from bookings.closed(state, now.wall)
     if state.to_stop:
         yield from stops.requested(state)
     yield from stops.limits(state, now.uptime)
@@ -55,6 +58,8 @@ def rules(
         yield from preemption.review(state, now.wall)
         yield from preemption.due(state, now.wall)
     yield from nodes.upkeep(state, memo, now.wall, supply.lease, sweep=sweep)
+    if state.ledger.booked is not None:
+        yield from bookings.opened(state, now.wall)
     if state.leases or memo.notified:
         yield from leases.expired(state, memo, now)
         yield from revocation.revoked(state, memo, now, supply.lease)
