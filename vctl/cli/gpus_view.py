@@ -13,7 +13,12 @@ if TYPE_CHECKING:
 MOST = 8
 """The most processes of a device that a table shows; data has all of them."""
 COLOURS = {"FOREIGN": "red", "AVOIDED": "red", "FENCED": "red", "BOOKED": "green", "FREE": "dim"}
-_KINDS = {"foreign": "nobody booked it", "left": "left behind", "ignored": "ignored"}
+_KINDS = {
+    "foreign": "not booked",
+    "left": "left behind",
+    "ignored": "ignored",
+    "unseen": "not of this machine's /proc",
+}
 
 
 def lines(items: "Sequence[GpuForm]") -> Iterator[dict[str, Any]]:
@@ -65,9 +70,10 @@ def _holder(holder: "GpuHolder", idle: str) -> "str | Cell":
 
 def _process(process: "GpuProcess") -> Cell:
     age = f" {words.lasted(process['started_at'])}" if process["started_at"] else ""
-    mark = f" ({_KINDS[process['kind']]})" if process["kind"] in _KINDS else ""
-    command = f" {process['command']}" if process["command"] else ""
-    return Cell(f"pid {process['pid']}{age}{mark}{command}", "red" if mark else "dim")
+    mark = f" {_KINDS[process['kind']]}" if process["kind"] in _KINDS else ""
+    command = f": {process['command']}" if process["command"] else ""
+    colour = "red" if process["kind"] in ("foreign", "left") else "dim"
+    return Cell(f"pid {process['pid']}{age}{mark}{command}", colour)
 
 
 def notes(screen: "Screen", items: "Sequence[GpuForm]") -> Iterator[str]:
