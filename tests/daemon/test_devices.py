@@ -14,6 +14,7 @@ from vctl.core.clusters import PRIMARY
 from vctl.core.jobs import Run
 from vctl.core.nodes import FOREIGN, LOCAL, Fence, Node
 from vctl.core.resources import GPU, SCALE, Allocation, whole_node
+from vctl.core.values import replace
 from vctl.daemon.devices import EVERY_S, FENCED_S, STALE_S, DeviceObserver, DevicePolicy
 from vctl.daemon.following import FollowedState
 from vctl.engine.stimuli import DevicesObserved, Now
@@ -257,3 +258,14 @@ def test_a_process_of_another_namespace_counts_where_nobody_has_booked(store: St
     box.library.on = {"a": (DeviceProcess(4_194_303, GIB),), "b": (DeviceProcess(4_194_302, GIB),)}
     holds(box, "1.1.0.a", 1)
     assert [one.number for one in box.look() or ()] == [0]
+
+
+def test_a_device_that_the_node_no_longer_has_is_nobody_s_concern(store: Store) -> None:
+    box = watched(store)
+    box.library.on = {"a": (stranger(7),), "b": (stranger(8),)}
+    assert [one.number for one in box.look() or ()] == [0, 1]
+    node = box.state.ledger.nodes["box"]
+    smaller = Allocation({**node.total.amounts, GPU: SCALE}, {GPU: {1: SCALE}}, node.total.cores)
+    box.state.ledger.put_node(replace(node, total=smaller))
+    assert [one.number for one in box.look() or ()] == [1]
+    assert list(store.recall(REPORTED)["pids"]) == ["1"]

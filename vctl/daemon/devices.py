@@ -261,7 +261,8 @@ class DeviceObserver:
         look, before, self._run_of = Attribution(known, live, personal), self._run_of, {}
         fences, strangers = list[Fence](), dict[int, list[int]]()
         for device in measured:
-            if (number := place.numbers.get(device.uuid)) is None:
+            number = place.numbers.get(device.uuid)
+            if number is None or number not in node.total.instances.get(GPU, ()):
                 continue
             left, foreign = list[_Found](), list[_Found]()
             for process in device.processes:
