@@ -80,6 +80,9 @@ def notes(screen: "Screen", items: "Sequence[GpuForm]") -> Iterator[str]:
     """What the rows do not say: recorded figures, troubles, and the commands that act."""
     if any(item["measured"] == "recorded" for item in items):
         yield from screen.text(("The figures are recorded ones (VCTL_DEVICES_FILE), not measured.", "yellow"))
+    for item in items:
+        if item["divided"]:
+            yield from screen.text(f"GPU {item['gpu_id']} is divided (MIG): vctl books it as one device.")
     for text in dict.fromkeys(item["message"] for item in items if item["message"]):
         yield from screen.text((text, "yellow"))
     if any(item["commands"] for item in items):
