@@ -26,6 +26,8 @@ DUMB = ("dumb", "unknown")
 """Values of ``TERM`` for terminals that show only plain text: no colours, and no line is redrawn."""
 JOB_SCOPES = ("own", "all")
 RAY_JOBS = ("lazy", "private", "none")
+_SOCKET = "socket "
+"""How the origin of an address begins that follows from the setting ``socket``."""
 FOREIGN = ("ignore", "report", "avoid")
 _YES, _NO = ("1", "true", "yes", "on"), ("0", "false", "no", "off")
 
@@ -191,7 +193,7 @@ class Config:
 
     values: Mapping[str, object]
     origins: Mapping[str, str]
-    """Setting -> ``flag``, ``environment VCTL_X``, ``file PATH`` or ``default``."""
+    """Setting -> ``flag``, ``environment VCTL_X``, ``file PATH`` or ``default``; of an address also ``socket PATH``."""
     cwd: str
     env: Mapping[str, str]
 
@@ -226,15 +228,20 @@ class Config:
             return self
         if self.origins["socket"] == "default" and not os.path.exists(path):
             return self
-        where = f"socket {path}"
-        return Config(
-            {**self.values, "address": f"unix:{path}"}, {**self.origins, "address": where}, self.cwd, self.env
-        )
+        values = {**self.values, "address": f"unix:{path}"}
+        return Config(values, {**self.origins, "address": f"{_SOCKET}{path}"}, self.cwd, self.env)
 
     @property
     def is_shared(self) -> bool:
-        """Whether the server in use is the shared service of this machine."""
-        return str(self.values["address"] or "").startswith("unix:")
+        """Whether the server in use is the shared service of this machine, as no other was chosen."""
+        return self.origins["address"].startswith(_SOCKET)
+
+    @property
+    def nearer(self) -> str:
+        """The fix for what works only beside the state, not through a server."""
+        if str(self.values["address"]).startswith("unix:"):
+            return "run it as the account of the service: sudo -u vctl vctl … --home /var/lib/vctl/state"
+        return "run it there, with VCTL_ADDRESS unset"
 
     def of_the_scheduler(self) -> dict[str, object]:
         """The settings that a scheduler with this configuration goes by."""

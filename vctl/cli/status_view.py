@@ -101,6 +101,8 @@ def _head(screen: "Screen", data: Data) -> Iterator[str]:
         last = scheduler.get("last_round_ms")
         scheduler_text = ("running" + (f", last round {last:.3g} ms" if last is not None else ""), "green")
     yield from screen.text(("Scheduler", "bold"), "  ", scheduler_text)
+    if service := scheduler.get("service"):
+        yield from screen.text(("Service", "bold"), f"    {service}, you are {scheduler['user']}")
 
 
 def _sections(screen: "Screen", data: Data) -> Iterator[Section]:

@@ -159,7 +159,7 @@ class Client(State):
         if not isinstance(self.backend, Local):
             raise NotPermitted(
                 f"{path} cannot be written: the state is at {self.backend!r}",
-                fix="run it there, with VCTL_ADDRESS unset",
+                fix=self.backend.config.nearer,
             )
         with self.backend.opened() as store:
             return ops.backup.backup(store, Path(path))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, TypedDict
+from typing import Any, NotRequired, TypedDict
 
 Amounts = dict[str, float]
 
@@ -430,7 +430,10 @@ class Summary(TypedDict):
 
 
 class SchedulerForm(TypedDict):
-    """Whether a scheduler is running, its last heartbeat, and the cost of its last round."""
+    """Whether a scheduler is running, its last heartbeat, and the cost of its last round.
+
+    Of a shared service also its address, and the user as whom it knows the caller.
+    """
 
     running: bool
     starting: bool
@@ -439,6 +442,8 @@ class SchedulerForm(TypedDict):
     rounds: int
     pid: int | None
     kind: str | None
+    service: NotRequired[str]
+    user: NotRequired[str]
 
 
 class CurrentCluster(TypedDict):
