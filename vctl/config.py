@@ -110,6 +110,13 @@ SETTINGS: tuple[Setting, ...] = (
         "GPU memory up to which such processes are not avoided.",
         256 << 20,
     ),
+    Setting(
+        "idle_gpu_after",
+        "duration",
+        "VCTL_IDLE_GPU_AFTER",
+        "Time without use after which a booked GPU is reported as idle; 0: never.",
+        1800,
+    ),
     Setting("kill_grace", "duration", "VCTL_KILL_GRACE", "Time between SIGTERM and SIGKILL.", 3),
     Setting(
         "maintenance_interval",
@@ -174,6 +181,7 @@ SETTINGS: tuple[Setting, ...] = (
 OF_THE_SCHEDULER = (
     "ray", "maintenance_interval", "lease_idle_timeout", "lease_cooldown", "lease_duration", "reclaim_grace",
     "provider", "provider_timeout", "idle_exit", "log_max_bytes", "foreign_gpu_processes", "foreign_gpu_memory",
+    "idle_gpu_after",
 )  # fmt: skip
 """The settings that a scheduler reads once, when it starts: a command that has another value changes nothing."""
 BY_NAME: Mapping[str, Setting] = {setting.name: setting for setting in SETTINGS}

@@ -274,7 +274,8 @@ class GpuHolder(TypedDict):
 
 
 class GpuProcess(TypedDict):
-    """A process on a device. ``kind``: job; left (of a run that is over); foreign (nobody booked it); ignored.
+    """A process on a device. ``kind``: job; left (of a run that is over); foreign (nobody booked it); ignored; unseen
+    (of another PID namespace, on a device that is booked).
 
     ``memory``: its bytes there, null where the driver does not say. ``command``: null where it may not be shown.
     """
@@ -292,7 +293,8 @@ class GpuForm(TypedDict):
     """A device: who has booked it, and what is measured there. ``booked``: the share in use by jobs, of 1.
 
     ``state``: FREE, BOOKED, FOREIGN (processes that nobody booked), AVOIDED (for these it takes no new job) or FENCED
-    (processes that a run left behind). ``measured``: nvml, recorded (figures of a file) or null, without figures.
+    (processes that a run left behind). ``idle_since``: it is booked, and nobody has used it since. ``measured``: nvml,
+    recorded (figures of a file) or null, without figures.
     """
 
     gpu_id: str
@@ -304,6 +306,7 @@ class GpuForm(TypedDict):
     booked: float
     cluster_id: str | None
     holders: list[GpuHolder]
+    idle_since: str | None
     utilization: int | None
     memory_used: int | None
     memory_total: int | None
