@@ -20,7 +20,7 @@ from vctl.scheduler.explain import whatif_search as kinds
 from vctl.scheduler.explain.whatif import ProposedChange
 from vctl.spec.job_request import JobRequest, entry_amounts
 from vctl.spec.params import declared
-from vctl.spec.quantities import exact_text
+from vctl.spec.quantities import exact_text, format_duration
 from vctl.spec.task_request import TaskRequest
 from vctl.spec.text import shown
 from vctl.store.rows import dumps, loads
@@ -75,6 +75,11 @@ def _words_and_command(change: ProposedChange, row: Row, launch: Row) -> tuple[s
         case kinds.PRIORITY:
             words = f"raise its priority from {change.old} to {change.new}"
             return words, command(["job", "edit", str(row["submission_id"]), "--priority", str(change.new)])
+        case kinds.TIME_LIMIT:
+            limit = format_duration(change.new or 0)
+            has = "it has none" if change.old is None else f"it has {format_duration(change.old)}"
+            words = f"give it a time limit of {limit} ({has}), so that it is over before a booking begins"
+            return words, command(["job", "edit", str(row["submission_id"]), "--time-limit", limit])
         case kinds.RUNNING_JOBS | kinds.RUNNING_PER_USER:
             name, option = cluster_text(change.subject), f"--{change.kind.replace('_', '-')}"
             whose = " of each user" if change.kind == kinds.RUNNING_PER_USER else ""

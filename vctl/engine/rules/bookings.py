@@ -7,10 +7,20 @@ from collections.abc import Iterator
 from vctl.core import jobs as jb
 from vctl.core.clusters import ACTIVE, JOB, REMOVING, Booking, Cluster
 from vctl.core.ledger import Ledger
+from vctl.core.values import replace
 from vctl.core.wording import cluster_text, timestamp
-from vctl.engine.changes import Change, ClusterMoved, JobEnded, JobsStopped, StopAsked, VNodesChanged
+from vctl.engine.changes import (
+    Change,
+    ClusterChanged,
+    ClusterMoved,
+    JobEnded,
+    JobsStopped,
+    StopAsked,
+    VNodesChanged,
+)
+from vctl.engine.settings import TurnMemo
 from vctl.engine.state import SchedulerState
-from vctl.scheduler.bookings import free_place
+from vctl.scheduler.bookings import free_place, moved
 
 
 def opened(state: SchedulerState, now: int) -> Iterator[Change]:
@@ -33,6 +43,21 @@ def opening(ledger: Ledger, cluster: Cluster, booking: Booking, now: int) -> Ite
     if (vnodes := free_place(ledger, cluster, booking)) is not None:
         yield ClusterMoved(now, cluster.cluster_id, "open", ACTIVE)
         yield VNodesChanged((), vnodes)
+
+
+def relocated(state: SchedulerState, memo: TurnMemo, now: int) -> Iterator[Change]:
+    """Give another place to booked clusters that have lost a node of theirs, or could not open at their begin."""
+    ledger = state.ledger
+    if ledger.booked is None:
+        return
+    booked = [cluster for _, cluster in sorted(ledger.booked.clusters.items())]
+    late = sum(one.booking is not None and one.booking.begin_ns <= now for one in booked)
+    if memo.booked == (state.seen, late):
+        return
+    for cluster in booked:
+        if (booking := moved(ledger, state.running, cluster, now)) is not None:
+            yield ClusterChanged(now, replace(cluster, booking=booking))
+    memo.booked = state.seen, late
 
 
 def closed(state: SchedulerState, now: int) -> Iterator[Change]:
