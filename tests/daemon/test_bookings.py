@@ -15,8 +15,11 @@ from vctl.errors import Conflict, Infeasible, VctlError
 from vctl.ops import bookings, cluster_views, job_edits, nodes, submitting, why
 from vctl.ops import clusters as cluster_ops
 from vctl.ops import jobs as job_ops
+from vctl.ops import tasks as task_ops
 from vctl.spec.cluster_change import ClusterChange
 from vctl.spec.job_request import JobRequest
+from vctl.spec.options import parse_array, parse_dependency
+from vctl.spec.task_request import TaskRequest
 
 pytestmark = spec("19.booking")
 
@@ -294,3 +297,48 @@ def test_a_growing_cluster_leaves_it_alone(world: World) -> None:
     assert state(world) == "ACTIVE"
     pass_(world, 51)
     assert job(world, "grows")[0] == "RUNNING"
+
+
+def test_an_array_ends_with_it_member_by_member(world: World) -> None:
+    """Most members share a row; one is a job of its own, and runs."""
+    book(world, gpus(2), 10, 20)
+    submit(world, "many", gpus(2), cluster="demo", array=parse_array("0-40", "--array"))
+    submit(world, "after", cluster="primary", after=(parse_dependency("any:many_30", "--after"),))
+    for _ in range(3):
+        pass_(world, 16)
+    found = dict(
+        world.store.rows(
+            "SELECT status || state_reason, count(*) FROM jobs WHERE array_id = 'many' GROUP BY 1"
+        )
+    )
+    assert found == {"STOPPEDBookingEnded": 41}
+    assert job(world, "after")[0] == "RUNNING"
+
+
+def test_a_submit_says_when_its_job_is_stopped(world: World) -> None:
+    book(world, gpus(2), 100, 50)
+    request = JobRequest(
+        argv=("x",), submission_id="long", spec=gpus(1), cluster="demo", cwd="/", time_limit_s=60
+    )
+    said = submitting.submit(world.store, request, environment={})["message"] or ""
+    assert "it is stopped with its cluster if it still runs at" in said
+    short = submitting.submit(
+        world.store,
+        JobRequest(
+            argv=("x",), submission_id="short", spec=gpus(1), cluster="demo", cwd="/", time_limit_s=50
+        ),
+        environment={},
+    )
+    assert "stopped" not in (short["message"] or "")
+
+
+def test_detached_tasks_end_with_it(world: World) -> None:
+    book(world, gpus(2), 0, 20)
+    submit(world, "makes", gpus(2), cluster="demo")
+    task_ops.run(world.store, TaskRequest(argv=("x",), job="makes", detach=True, request={}), environment={})
+    world.turn()
+    for _ in range(2):
+        pass_(world, 16)
+    assert world.processes.running() == []
+    with pytest.raises(VctlError, match="does not exist"):
+        state(world)

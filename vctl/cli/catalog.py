@@ -110,6 +110,8 @@ ELSEWHERE = {
     "nvidia-smi": "gpus", "nvtop": "gpus", "nvitop": "gpus", "gpustat": "gpus", "devices": "gpus",
     "priority": "job edit", "nice": "job edit", "renice": "job edit",
     "export": "vc export", "import": "vc apply", "plan": "vc plan", "alloc": "shell", "login": "shell",
+    "book": "reserve", "booking": "reserve", "bookings": "vc list", "reservation": "reserve",
+    "reservations": "vc list",
     "users": "ps", "who": "ps", "quota": "limit list", "quotas": "limit list", "limits": "limit list",
     "sacctmgr": "limit",
 }  # fmt: skip

@@ -108,8 +108,8 @@ def kept_off_text(binding: Sequence[Reservation]) -> str:
     first_ns = booked[0].start_ns or 0
     also = f"; {reserved}" if names else ""
     return (
-        f"it could still run when what is booked for {', '.join(told)}{more} is needed: it may start before with a time"
-        f" limit that ends by {timestamp(first_ns)}{also}"
+        f"it could still run at the begin of what is booked for {', '.join(told)}{more}: before, it starts only with a"
+        f" time limit that ends by {timestamp(first_ns)}{also}"
     )
 
 

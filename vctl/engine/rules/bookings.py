@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from vctl.core import jobs as jb
-from vctl.core.clusters import ACTIVE, JOB, REMOVING, Booking, Cluster
+from vctl.core.clusters import ACTIVE, LOGICAL, REMOVING, Booking, Cluster
 from vctl.core.ledger import Ledger
+from vctl.core.tasks import CANCELLED, RUNNING
 from vctl.core.values import replace
 from vctl.core.wording import cluster_text, timestamp
 from vctl.engine.changes import (
@@ -16,6 +17,8 @@ from vctl.engine.changes import (
     JobEnded,
     JobsStopped,
     StopAsked,
+    TaskEnded,
+    TaskStopAsked,
     VNodesChanged,
 )
 from vctl.engine.settings import TurnMemo
@@ -70,10 +73,11 @@ def closed(state: SchedulerState, now: int) -> Iterator[Change]:
         said = f"the booking of {cluster_text(cluster_id)} ended at {timestamp(booking.end_ns)}"
         below = [cluster_id, *state.ledger.below(cluster_id)]
         for one in below:
-            if state.ledger.clusters[one].kind != JOB:
+            if state.ledger.clusters[one].kind == LOGICAL:
                 yield ClusterMoved(now, one, "remove", REMOVING)
         for one in below:
             yield from _stopped(state, one, said, now)
+            yield from _detached(state, one, now)
 
 
 def _stopped(state: SchedulerState, cluster_id: str, said: str, now: int) -> Iterator[Change]:
@@ -93,6 +97,19 @@ def _stopped(state: SchedulerState, cluster_id: str, said: str, now: int) -> Ite
     for job_id, running in sorted(state.running.of_parent.get(cluster_id, {}).items()):
         if running.stop_requested_at is None:
             yield StopAsked(now, job_id, running.submission_id, jb.BOOKING_ENDED, running.stop_grace_s, said)
+
+
+def _detached(state: SchedulerState, cluster_id: str, now: int) -> Iterator[Change]:
+    """Stop the tasks in a cluster that outlive their jobs; the others end with these."""
+    tasks = [
+        task for task in state.tasks.unfinished.values() if task.cluster_id == cluster_id and task.outlives
+    ]
+    for task in tasks:
+        key = task.task_id, task.job_id, task.cluster_id
+        if task.state == RUNNING:
+            yield TaskStopAsked(task.stop_requested_at or now, *key, task.grace_s)
+        else:
+            yield TaskEnded(now, *key, "cancel", CANCELLED, "cancelled before it started")
 
 
 def due_after(state: SchedulerState, now: int) -> list[int]:
