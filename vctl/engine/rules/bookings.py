@@ -86,9 +86,10 @@ def _stopped(state: SchedulerState, cluster_id: str, said: str, now: int) -> Ite
     waiting += [job for job in state.gated.values() if job.parent_id == cluster_id]
     for job in sorted(waiting, key=lambda job: job.job_id):
         if job.members > 1:
-            span = job.job_id, job.job_id + job.members - 1
-            names = tuple(job.member(number).submission_id for number in range(span[0], span[1] + 1))
-            yield JobsStopped(now, job.array_id or "", *span, (span,), names, jb.BOOKING_ENDED, said)
+            first, last = job.job_id, job.job_id + job.members - 1  # they share the row of the first
+            names = tuple(job.member(number).submission_id for number in range(first, last + 1))
+            row = ((first, first),)
+            yield JobsStopped(now, job.array_id or "", first, last, row, names, jb.BOOKING_ENDED, said)
             continue
         yield JobEnded(
             now, job.job_id, job.submission_id, job.array_id, cluster_id, "stop", jb.STOPPED, jb.BOOKING_ENDED, said,
