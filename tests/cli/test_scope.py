@@ -133,6 +133,7 @@ CHANGES = {
     "node update": 'node update 4c8g-00 --resources {"CPU":1}',
     "node remove": "node remove 4c8g-00",
     "node heartbeat": "node heartbeat 4c8g-00",
+    "node ignore": "node ignore 4c8g-00 4242",
     "prune": "prune --older-than 1d",
     "limit set": "limit set --user root --cpus 2",
     "limit clear": "limit clear --all",

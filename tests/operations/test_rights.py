@@ -123,6 +123,7 @@ TABLE: dict[str, tuple[dict[str, Any], set[str]]] = {
     "node undrain": ({"node_id": "n-00"}, SERVICE),
     "node kill": ({"node_id": "n-00"}, SERVICE),
     "node heartbeat": ({"node_id": "n-00"}, SERVICE),
+    "node ignore": ({"node_id": "n-00", "pid": os.getpid()}, SERVICE),
     "simulate": ({}, ALL),
     "prune": ({"older_than_s": 0.0}, SERVICE),
     "replay": ({"dry_run": True}, SERVICE),

@@ -309,3 +309,4 @@ class Nodes(Verbs):
     remove = Verb(nodes.remove)
     kill = Verb(nodes.kill)
     heartbeat = Verb(nodes.heartbeat)
+    ignore = Verb(nodes.ignore)

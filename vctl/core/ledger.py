@@ -17,7 +17,7 @@ from vctl.core.demand import Demand
 from vctl.core.leases import Lease
 from vctl.core.limits import NO_LIMITS
 from vctl.core.node_kinds import NodeKinds
-from vctl.core.nodes import ALIVE, LOST, Node, Template
+from vctl.core.nodes import ALIVE, LOST, Node, Template, fenced
 from vctl.core.queue_policy import QueuePolicy
 from vctl.core.resources import Allocation, Amounts, FreeCapacity
 from vctl.core.slots import Filed, SlotIndex, primary_labels
@@ -201,8 +201,18 @@ class Ledger:
         vnode_ids = [node.node_id]
         for vnode_id in vnode_ids:
             vnode_ids += self.children[vnode_id]
+        if node.fences if before is None else node.fences != before.fences:
+            for vnode_id in vnode_ids:
+                self._fence(vnode_id)
         self._refile(vnode_ids)
         self.note_growth(vnode_ids)
+
+    def _fence(self, vnode_id: str) -> None:
+        """Fence the instances of a virtual node in which new jobs start: not inside the cluster of a job, which has
+        them already."""
+        vnode = self.vnodes[vnode_id]
+        if self.clusters[vnode.cluster_id].kind in (cl.PRIMARY_KIND, cl.LOGICAL):
+            self.capacities[vnode_id].fence(fenced(self.nodes[vnode.node_id].fences))
 
     def remove_node(self, node_id: str) -> None:
         """Remove a node on which no cluster has a virtual node."""
@@ -359,6 +369,8 @@ class Ledger:
             self._take(parent_id, vnode.node_id, vnode.allocation)
             self.vnodes[vnode_id], self.capacities[vnode_id] = vnode, FreeCapacity(vnode.allocation)
             self.children[vnode_id], self.children[parent_id][vnode_id] = {}, None
+            if self.nodes[vnode.node_id].fences:
+                self._fence(vnode_id)
             made.setdefault(vnode.cluster_id, []).append(vnode)
             refiled += (vnode_id, parent_id)
         for cluster_id, some in made.items():
@@ -384,6 +396,8 @@ class Ledger:
             self.booked.give_back(vnode.vnode_id)
         self.capacities[vnode.vnode_id].resize(vnode.allocation)
         self.vnodes[vnode.vnode_id] = vnode
+        if self.nodes[vnode.node_id].fences:
+            self._fence(vnode.vnode_id)  # it may have got a fenced instance, or lost one
         self._refile((parent_id, vnode.vnode_id))
         self.note_growth((parent_id, vnode.vnode_id))
         self._note_membership(vnode)
@@ -401,7 +415,7 @@ class Ledger:
         assert not self.children[vnode_id], vnode
         if self.booked is not None:
             self.booked.give_back(vnode_id)
-        assert self.capacities[vnode_id].is_untouched(), (vnode, self.capacities[vnode_id].free)
+        assert self.capacities[vnode_id].is_unheld(), (vnode, self.capacities[vnode_id].free)
         if index := self._indexes.get(vnode.cluster_id):
             index.drop(vnode_id)
         if (some := self._to_look_at.get(vnode.cluster_id)) is not None:
@@ -523,7 +537,7 @@ class Ledger:
         if self.booked is not None:
             self.booked.give_back(slot_id)
         capacity = self.capacities[slot_id]
-        capacity.take_beyond(allocation) if self.nodes[node_id].shrunk else capacity.take_exactly(allocation)
+        capacity.take_beyond(allocation) if self.nodes[node_id].shrunk else capacity.take_decided(allocation)
 
     def note_growth(self, vnode_ids: Iterable[str]) -> None:
         """Note that something came free on these virtual nodes, so that waiting work is judged anew."""

@@ -10,6 +10,7 @@ from vctl.daemon.ahead import NextRuns
 from vctl.daemon.carrying import FORGET_S, Carrier
 from vctl.daemon.checkpoint import Checkpoint
 from vctl.daemon.clock import Clock
+from vctl.daemon.devices import ForeignPolicy
 from vctl.daemon.durations import RunDurations
 from vctl.daemon.following import FollowedState, Unreadable
 from vctl.daemon.observing import SAFETY_S, Observer
@@ -53,6 +54,7 @@ class Scheduler:
         runtime: Runtime | None = None,
         clock: Clock | None = None,
         durations: RunDurations | None = None,
+        foreign: ForeignPolicy | None = None,
     ) -> None:
         self.store, self.kind, self.local_node = store, kind, local_node
         self.lease_terms = terms or LeaseTerms()
@@ -74,8 +76,9 @@ class Scheduler:
         )  # fmt: skip
         self.next_runs = NextRuns(store, self.carrier, durations)
         self.observer = Observer(
-            store, self.runtime, self.provider, self.next_runs, durations, interval_s=maintenance_interval_s
-        )
+            store, self.runtime, self.provider, self.next_runs, durations,
+            interval_s=maintenance_interval_s, foreign=foreign,
+        )  # fmt: skip
         self.work = Turn(store, self.observer, self.carrier, self.next_runs, self.now)
 
     def now(self) -> Now:

@@ -12,6 +12,7 @@ from vctl.core.values import replace
 from vctl.engine.changes import Change
 from vctl.engine.rules import (
     bookings,
+    devices,
     ends,
     gates,
     leases,
@@ -36,6 +37,7 @@ def rules(
     sweep = any(isinstance(stimulus, Sweep) for stimulus in stimuli)
     if stimuli:
         yield from nodes.silent(state, stimuli, now.wall)
+        yield from devices.fenced(state, stimuli, now.wall)
     if state.dead_nodes and state.changed.nodes:  # before the ends of processes, which then have this reason
         yield from nodes.failed(state)
     if stimuli:

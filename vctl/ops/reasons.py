@@ -16,7 +16,7 @@ from vctl.core import jobs as jb
 from vctl.core.clusters import BOOKED, PRIMARY, STOPPED
 from vctl.core.gates import gate_of
 from vctl.core.leases import Lease
-from vctl.core.wording import STOPPED_WITH_BOOKING, amounts_text, cluster_text, listed, opens_at
+from vctl.core.wording import STOPPED_WITH_BOOKING, amounts_text, cluster_text, fence_text, listed, opens_at
 from vctl.ops.forms import Shown, timestamp
 from vctl.store import arrays, clusters, dependencies, job_views, limits, rows, settings
 from vctl.store.store import Row, Store
@@ -225,7 +225,21 @@ class Reasons:
             beside = f"{beside}; {what}"
         parent_id = str(row["parent_cluster_id"])
         idle = self._idle.text(parent_id, {n: a for n, a in rows.loads(row["resources"]).items() if a})
-        return f"{short.text}{beside}{self._coming_back(row)}{idle}{self._below(parent_id)}"
+        return (
+            f"{short.text}{beside}{self._fenced(row)}{self._coming_back(row)}{idle}{self._below(parent_id)}"
+        )
+
+    def _fenced(self, row: Row) -> str:
+        """The end of a message: the devices that take no new job, if the job asks for such."""
+        resources = rows.loads(row["resources"])
+        texts = [text for name, text in self._fences if resources.get(name)]
+        return f"; {listed(texts, MOST_NAMED)}" if texts else ""
+
+    @cached_property
+    def _fences(self) -> list[tuple[str, str]]:
+        from vctl.store.devices import fenced
+
+        return [(fence.name, fence_text(node_id, fence)) for node_id, fence in fenced(self.store)]
 
     @cached_property
     def _idle(self) -> IdleHolders:

@@ -14,7 +14,7 @@ from vctl.core.fitting import fits
 from vctl.core.jobs import PendingJob, Run, RunningJob
 from vctl.core.labels import NODE_ID, Condition
 from vctl.core.leases import Lease
-from vctl.core.nodes import Node
+from vctl.core.nodes import Fence, Node
 from vctl.core.queue_policy import DEFAULT, QueuePolicy, with_present_order
 from vctl.core.resources import Allocation, Amounts
 from vctl.core.tasks import PENDING_ARGS, Task
@@ -148,8 +148,26 @@ def node(row: Row) -> Node:
     """A row of ``nodes``."""
     return Node(
         row["node_id"], row["template_id"], allocation(row), row["hostname"], loads(row["labels"]), row["source"],
-        row["state"], row["boot_id"], bool(row["shrunk"]), row["reason"], row["author"],
+        row["state"], row["boot_id"], bool(row["shrunk"]), row["reason"], row["author"], fences(row["fences"]),
     )  # fmt: skip
+
+
+def fences(text: str) -> tuple[Fence, ...]:
+    """The fences of a node, from their column."""
+    return () if text == "[]" else _fences(text)
+
+
+@lru_cache(256)
+def _fences(text: str) -> tuple[Fence, ...]:
+    return tuple(
+        _checked(Fence(name, number, why, tuple(pids), *others), Fence)
+        for name, number, why, pids, *others in loads(text)
+    )
+
+
+def fences_text(given: Iterable[Fence]) -> str:
+    """The fences of a node as a column value."""
+    return dumps([[f.name, f.number, f.why, list(f.pids), f.owner, f.memory, f.since, f.of] for f in given])
 
 
 def cluster(row: Row) -> Cluster:

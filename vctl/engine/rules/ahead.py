@@ -254,7 +254,7 @@ def _leads(state: SchedulerState, run: Run) -> bool:
         return False  # a loan to the job, or for it, ends with it
     members = state.ledger.slots(run.cluster_id) if cluster.kind == JOB else ()
     nodes = [state.ledger.nodes[node_id] for node_id in {run.node_id, *(vnode.node_id for vnode in members)}]
-    return all(node.schedulable and node.source != RAY for node in nodes)
+    return all(node.schedulable and node.source != RAY and not node.fences for node in nodes)
 
 
 def _keeps_limits(state: SchedulerState, use: LimitUse, run: Run) -> bool:
