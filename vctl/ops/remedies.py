@@ -37,7 +37,8 @@ OTHERWISE = (jb.CAP_REACHED, jb.USER_LIMIT, jb.HEAD_OF_LINE)
 
 def remedy(change: ProposedChange, row: Row, launch: Row, reason: str | None) -> Remedy:
     """The JSON form of a tested change that starts the job of ``row``, which waits for ``reason``."""
-    words, line = _words_and_command(change, row, launch)
+    is_limit = change.kind == kinds.TIME_LIMIT
+    words, line = _limited(change) if is_limit else _words_and_command(change, row, launch)
     if change.kind == kinds.STOP and reason in OTHERWISE:
         words = f"stop job {change.subject}"
     return {"kind": change.kind, "change": words, "command": line, "proven": True}
@@ -80,11 +81,6 @@ def _words_and_command(change: ProposedChange, row: Row, launch: Row) -> tuple[s
         case kinds.PRIORITY:
             words = f"raise its priority from {change.old} to {change.new}"
             return words, command(["job", "edit", str(row["submission_id"]), "--priority", str(change.new)])
-        case kinds.TIME_LIMIT:
-            limit = format_duration(change.new or 0)
-            has = "it has none" if change.old is None else f"it has {format_duration(change.old)}"
-            words = f"give it a time limit of {limit} ({has}), so that it is over before a booking begins"
-            return words, command(["job", "edit", str(row["submission_id"]), "--time-limit", limit])
         case kinds.RUNNING_JOBS | kinds.RUNNING_PER_USER:
             name, option = cluster_text(change.subject), f"--{change.kind.replace('_', '-')}"
             whose = " of each user" if change.kind == kinds.RUNNING_PER_USER else ""
@@ -110,6 +106,13 @@ def _words_and_command(change: ProposedChange, row: Row, launch: Row) -> tuple[s
             )
     assert change.job is not None, change
     return _request(change), resubmit(row, launch, change.job)
+
+
+def _limited(change: ProposedChange) -> tuple[str, str]:
+    limit = format_duration(change.new or 0)
+    has = f"it has {'none' if change.old is None else format_duration(change.old)}"
+    words = f"give it a time limit of {limit} ({has}), so that it is over before a booking begins"
+    return words, command(["job", "edit", change.subject, "--time-limit", limit])
 
 
 def _raised(change: ProposedChange, limit: Limit) -> tuple[str, str]:

@@ -66,9 +66,9 @@ def helpful(
         searches = [that_help(_resumes(trials))]
     else:
         searches = [
-            that_help(_resumes(trials)), undrained, ignored, that_help(_time_limits(trials), 1),
-            _priority(trials), _running_limits(trials), _given_limits(trials), _limits(trials, MAXIMUM), _limits(trials, BORROW), _replicas(trials),
-            _request(trials), added, stopped,
+            that_help(_resumes(trials)), undrained, ignored, that_help(_time_limits(trials), 1), _priority(trials),
+            _running_limits(trials), _given_limits(trials), _limits(trials, MAXIMUM), _limits(trials, BORROW),
+            _replicas(trials), _request(trials), added, stopped,
         ]  # fmt: skip
     try:
         for search in searches:
