@@ -118,6 +118,8 @@ ELSEWHERE = {
     "nvidia-smi": "gpus", "nvtop": "gpus", "nvitop": "gpus", "gpustat": "gpus", "devices": "gpus",
     "priority": "job edit", "nice": "job edit", "renice": "job edit",
     "export": "vc export", "import": "vc apply", "plan": "vc plan", "alloc": "shell",
+    "book": "reserve", "booking": "reserve", "bookings": "vc list", "reservation": "reserve",
+    "reservations": "vc list",
     "users": "ps", "who": "ps", "quota": "limit list", "quotas": "limit list", "limits": "limit list",
     "sacctmgr": "limit", "sreport": "report", "usage": "report", "reports": "report", "accounting": "report",
 }  # fmt: skip
