@@ -111,6 +111,7 @@ SECTIONS = {
     "19.rights": "Who asks is what the kernel or a token says; each operation has a right, and one table answers it.",
     "19.start": "Processes are their users': ids, groups, home, log, directory, program; root checks what is asked.",
     "19.accounting": "What users and clusters used, waited for and wasted is reported; limits of both hold.",
+    "19.booking": "A booked cluster has its resources from its begin to its end; others use them before.",
 }
 
 

@@ -26,6 +26,7 @@ DUMB = ("dumb", "unknown")
 """Values of ``TERM`` for terminals that show only plain text: no colours, and no line is redrawn."""
 JOB_SCOPES = ("own", "all")
 RAY_JOBS = ("lazy", "private", "none")
+FOREIGN = ("ignore", "report", "avoid")
 _YES, _NO = ("1", "true", "yes", "on"), ("0", "false", "no", "off")
 
 
@@ -93,6 +94,20 @@ SETTINGS: tuple[Setting, ...] = (
         "VCTL_RAY_JOBS",
         "Ray of jobs from Ray's job API: lazy (default where Ray is installed), private or none.",
     ),
+    Setting(
+        "foreign_gpu_processes",
+        "foreign",
+        "VCTL_FOREIGN_GPU_PROCESSES",
+        "Processes on GPUs that nobody booked: ignore; report; avoid: the GPU takes no new job.",
+        "report",
+    ),
+    Setting(
+        "foreign_gpu_memory",
+        "size",
+        "VCTL_FOREIGN_GPU_MEMORY",
+        "GPU memory up to which such processes are not avoided.",
+        256 << 20,
+    ),
     Setting("kill_grace", "duration", "VCTL_KILL_GRACE", "Time between SIGTERM and SIGKILL.", 3),
     Setting(
         "maintenance_interval",
@@ -156,7 +171,7 @@ SETTINGS: tuple[Setting, ...] = (
 )
 OF_THE_SCHEDULER = (
     "ray", "maintenance_interval", "lease_idle_timeout", "lease_cooldown", "lease_duration", "reclaim_grace",
-    "provider", "provider_timeout", "idle_exit", "log_max_bytes",
+    "provider", "provider_timeout", "idle_exit", "log_max_bytes", "foreign_gpu_processes", "foreign_gpu_memory",
 )  # fmt: skip
 """The settings that a scheduler reads once, when it starts: a command that has another value changes nothing."""
 BY_NAME: Mapping[str, Setting] = {setting.name: setting for setting in SETTINGS}
@@ -410,6 +425,7 @@ _PARSERS: Mapping[str, Callable[[object, str], object]] = {
     "color": _choice(COLORS),
     "job_scope": _choice(JOB_SCOPES),
     "ray_jobs": _choice(RAY_JOBS),
+    "foreign": _choice(FOREIGN),
     "notify": _notify,
     "cluster": lambda value, where: resolve_cluster_id(as_text(value, where, "a cluster id"), where),
 }

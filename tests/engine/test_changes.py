@@ -21,7 +21,7 @@ from vctl.core.labels import Condition
 from vctl.core.leases import Lease
 from vctl.core.ledger import Ledger
 from vctl.core.limits import Limit
-from vctl.core.nodes import Node, NodeRequest
+from vctl.core.nodes import Fence, Node, NodeRequest
 from vctl.core.queue_policy import QueuePolicy
 from vctl.core.resources import Allocation
 from vctl.core.tasks import Task
@@ -106,6 +106,8 @@ SAMPLES: list[ch.Change] = [
     ch.NodeAdded(9, NODE_OF, 3.5, '{"GPU":[]}'),
     ch.NodeMoved(9, "n", "drain", "DRAINING", "fan", "me"),
     ch.NodeChanged(NODE_OF, settled=True),
+    ch.DeviceFenced(9, NODE_OF, "GPU", 1, Fence("GPU", 1, "foreign", (42,), "ana", 1 << 30, 9)),
+    ch.DeviceFenced(9, NODE_OF, "GPU", 1),
     ch.NodeRemoved("n"),
     ch.StopAsked(9, 1, "j", "StoppedByUser", 0.5, "words"),
     ch.NoticeSent(3, "j", 1, "end", "exit code 1"),

@@ -102,6 +102,7 @@ CASES: Mapping[str, list[dict[str, Any]]] = {
     "node undrain": [{"node_id": "n-04"}],
     "node kill": [{"node_id": "n-00"}, {"node_id": "n-01", "reason": "smoke"}],
     "node heartbeat": [{"node_id": "n-03", "timeout_s": 60}],
+    "node ignore": [{"node_id": "n-03", "pid": os.getpid()}],
     "task run": [{"entrypoint": ["true"], "job": "runs", "environment": INSIDE, "cwd": "/", "outputs": ["later"]}],
     "task run-many": [{"tasks": [
         {"entrypoint": ["true"], "job": "runs", "outputs": ["first"]}, {"entrypoint": ["true"], "job": "runs"},

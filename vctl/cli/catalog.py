@@ -43,6 +43,7 @@ WORDS = {
     "summary": ("Count the objects of one kind.", "objects"),
     "simulate": ("Simulate a workload under other policies or machines.", "simulate"),
     "attach": ("Open a shell beside a running job, or run a command there.", "job_submit"),
+    "reserve": ("Book resources for a time.", "clusters"),
     "why": ("Explain why a job or a task waits, and which changes would start it now.", "jobs"),
     "demand": ("Show the resource requests that wait.", "objects"),
     "events": ("Show the history of changes.", "views"),
@@ -84,7 +85,7 @@ SECTIONS = {
         "status", "top", "why", "gpus", "events", "list", "get", "summary", "cluster-resources", "available-resources",
         "nodes", "current-cluster", "current-node", "timeline", "simulate",
     ),
-    "Clusters": ("vc", "lease", "limit", "demand"),
+    "Clusters": ("vc", "reserve", "lease", "limit", "demand"),
     "Nodes": ("node",),
     "Run the service": ("daemon", "serve", "config", "doctor", "replay", "backup", "restore", "prune"),
 }  # fmt: skip

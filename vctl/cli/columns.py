@@ -119,6 +119,8 @@ CLUSTERS = [
     Column("DIVISIBLE", lambda vc: "yes" if vc["divisible"] else "no", whole=True, at=WIDER),
     state("STATE", _state("state")),
     *_use("total", "used"),
+    Column("BEGIN", lambda vc: words.soon(vc["begin_at"]), whole=True, at=WIDER, reads=("begin_at",)),
+    Column("END", lambda vc: words.soon(vc["end_at"]), whole=True, at=WIDER, reads=("end_at",)),
     Column("REPLICAS", lambda vc: words.replicas(vc.get("replica_sets")), rank=GIVES, at=WIDE),
     Column("JOBS", lambda vc: _count(vc.get("jobs")), right=True),
     Column("REVISION", "revision", right=True, at=WIDER),

@@ -120,6 +120,8 @@ def _sections(screen: "Screen", data: Data) -> Iterator[Section]:
     )
     below = [branch for branch in branches if branch.get("below_minimum")]
     yield Section("Below their minimum", screen.table(_BELOW, below) if below else (), least=1)
+    devices = data.get("devices", ())
+    yield Section("Devices", screen.table(_DEVICES, devices) if devices else (), least=1)
     queue, running = data["queue"], data["running_jobs"]
     yield Section(
         "Running",
@@ -175,6 +177,10 @@ _RESOURCES = [
 _BELOW = [
     cluster("CLUSTER", "cluster_id"),
     matters("WHY", lambda row: row["below_minimum"]["message"]),
+]
+_DEVICES = [
+    Column("GPU", "gpu_id", middle=True),
+    matters("WHAT", "message"),
 ]
 _RUNNING = [
     key("JOB", "submission_id"),

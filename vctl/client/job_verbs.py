@@ -249,6 +249,7 @@ class Clusters(Verbs):
     stop = Verb(clusters.stop)
     resume = Verb(clusters.resume)
     remove_nodes = Verb(clusters.remove_nodes)
+    reserve = Verb(clusters.reserve)
 
     def create(
         self,
@@ -308,3 +309,4 @@ class Nodes(Verbs):
     remove = Verb(nodes.remove)
     kill = Verb(nodes.kill)
     heartbeat = Verb(nodes.heartbeat)
+    ignore = Verb(nodes.ignore)

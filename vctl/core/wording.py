@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from vctl.core.nodes import LEFT, Fence
 from vctl.core.resources import MEMORY, OBJECT_STORE_MEMORY, SCALE, Amounts
 
 _SIZES = (("TiB", 1 << 40), ("GiB", 1 << 30), ("MiB", 1 << 20), ("KiB", 1 << 10))
@@ -72,6 +73,36 @@ def _date(days: int) -> tuple[int, int, int]:
     month = (5 * day + 2) // 153
     year += 400 * era + (month >= 10)
     return year, month + 3 if month < 10 else month - 9, day - (153 * month + 2) // 5 + 1
+
+
+def opens_at(cluster_id: str, begin_ns: int) -> str:
+    """Why the jobs of a booked cluster wait."""
+    return f"{cluster_text(cluster_id)} is booked from {timestamp(begin_ns)} on"
+
+
+def fence_text(node_id: str, fence: Fence) -> str:
+    """Why a device takes no new job: ``GPU 1 of box takes no new job: pid 977 of bob …``."""
+    more = len(fence.pids) - 1
+    who = (
+        f"pid {fence.pids[0]}"
+        + (f" of {fence.owner}" if fence.owner else "")
+        + (f" and {more} more" if more else "")
+    )
+    size = f" with {_rounded(fence.memory)} there" if fence.memory else ""
+    why = (
+        f"{who}{size}, left behind by {fence.of or 'a job'}, does not end"
+        if fence.why == LEFT
+        else f"{who}{size} uses it, and nobody booked it"
+    )
+    return (
+        f"{fence.name} {fence.number} of {node_id} takes no new job: {why} (since {timestamp(fence.since)})"
+    )
+
+
+def _rounded(size: int) -> str:
+    """A measured size in words: ``642MiB``, ``61.0GiB``."""
+    unit, one = next(((unit, one) for unit, one in _SIZES if size >= one), ("B", 1))
+    return f"{size / one:.1f}{unit}" if one > 1 << 20 else f"{size // one}{unit}"
 
 
 def cluster_text(cluster_id: str) -> str:

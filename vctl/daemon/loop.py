@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from vctl.daemon.collection import Collection
 from vctl.daemon.command_server import CommandServer
+from vctl.daemon.devices import ForeignPolicy
 from vctl.daemon.notifier import Notifier
 from vctl.daemon.scheduler import Scheduler
 from vctl.daemon.trouble import say
@@ -160,6 +161,7 @@ def _scheduler_of(store: Store, config: Config, *, kind: str, shared: SharedServ
             timeout_s=float(config.get("provider_timeout")),
             units=config.get("unit_resources"),
         ),
+        foreign=ForeignPolicy(config.get("foreign_gpu_processes"), int(config.get("foreign_gpu_memory"))),
     )
 
 

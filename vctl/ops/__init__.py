@@ -10,6 +10,7 @@ if TYPE_CHECKING:
         background,
         backup,
         batches,
+        bookings,
         capacity,
         cluster_views,
         clusters,

@@ -8,11 +8,22 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from vctl.core import resources as rs
-from vctl.core.clusters import JOB, LOGICAL, PRIMARY, SUB, Cluster, ClusterSpec, Group, VNode
+from vctl.core.clusters import (
+    BOOKED,
+    JOB,
+    LOGICAL,
+    PRIMARY,
+    REMOVING,
+    SUB,
+    Cluster,
+    ClusterSpec,
+    Group,
+    VNode,
+)
 from vctl.core.ledger import Ledger
 from vctl.core.resources import Amounts
 from vctl.core.values import replace
-from vctl.core.wording import cluster_text, listed
+from vctl.core.wording import cluster_text, listed, opens_at
 from vctl.engine.changes import ClusterAdded, ClusterChanged, ClusterDetached, ClusterRemoved, VNodesChanged
 from vctl.engine.rules.clusters import removal
 from vctl.engine.rules.leases import granted, loans_of, returned
@@ -61,7 +72,7 @@ def create(
     The id of a sub-cluster is qualified by its parent's, so that two jobs may use the same names. ``detach``: it
     outlives its job, until it is deleted.
     """
-    above = _check_parent(store, parent_id)
+    above = check_parent(store, parent_id)
     kind, job = LOGICAL, None
     if above is not None and above["kind"] in (JOB, SUB):
         if change.divisible is False:
@@ -146,7 +157,7 @@ def changeable(store: Store, cluster_id: str) -> Cluster:
     return rows.cluster(cluster_row(store, cluster_id))
 
 
-def _check_parent(store: Store, parent_id: str) -> Row | None:
+def check_parent(store: Store, parent_id: str) -> Row | None:
     """The row of a cluster that may become a parent; None for the primary."""
     if parent_id == PRIMARY:
         return None
@@ -154,8 +165,10 @@ def _check_parent(store: Store, parent_id: str) -> Row | None:
     if not row["divisible"]:
         problem = f"{cluster_text(parent_id)} is indivisible and holds no clusters"
         raise refuse(param("parent"), problem, "choose the primary or a divisible cluster")
-    if row["state"] == "REMOVING":
+    if row["state"] == REMOVING:
         raise Conflict(f"cluster {cluster_text(parent_id)} is being removed", fix="choose another parent")
+    if row["state"] == BOOKED:
+        raise not_open(rows.cluster(row))
     if row["kind"] in (JOB, SUB) and not jobs.is_running(store, int(row["job_id"])):
         raise Conflict(f"the job of cluster {cluster_text(parent_id)} is over", fix="choose another parent")
     return row
@@ -176,7 +189,18 @@ def check_update(old: Cluster, change: ClusterChange, revision: int | None = Non
             fix=f"give {param('replica_sets')}, {param('spec')}=JSON, a limit or a setting",
         )
     if change.spec is not None:
+        if old.state == BOOKED:
+            raise not_open(old)
         _check_form(old, change.spec)
+
+
+def not_open(cluster: Cluster) -> Conflict:
+    """The refusal of what a cluster cannot do before its booking begins."""
+    begin_ns = 0 if cluster.booking is None else cluster.booking.begin_ns
+    return Conflict(
+        f"{opens_at(cluster.cluster_id, begin_ns)}, and has no resources before",
+        fix=f"wait for that, or cancel it with `vctl vc delete {cluster.cluster_id}` and book again",
+    )
 
 
 def _check_form(old: Cluster, spec: ClusterSpec) -> None:

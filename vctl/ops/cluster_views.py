@@ -215,8 +215,11 @@ def _settings(store: Store, cluster_id: str, stored: Mapping[str, Any]) -> Clust
     from vctl.spec.queue_settings import queue_document
 
     borrow = stored.get(settings.BORROW)
+    booked = rows.booking(stored[rows.BOOKING]) if rows.BOOKING in stored else None
     return {
         "message": stored.get(settings.STOPPED, {}).get("message"),
+        "begin_at": None if booked is None else forms.timestamp(booked.begin_ns),
+        "end_at": None if booked is None else forms.timestamp(booked.end_ns),
         "borrow_limit": None if borrow is None else forms.amounts(borrow),
         "lending_limit": forms.amounts(stored.get(settings.LENDING, {})),
         "private": stored.get(settings.PRIVATE, []),

@@ -6,7 +6,18 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from vctl import ops
-from vctl.core.clusters import ACTIVE, JOB, LOGICAL, PRIMARY, REMOVING, STOPPED, SUB, Cluster, ClusterSpec
+from vctl.core.clusters import (
+    ACTIVE,
+    BOOKED,
+    JOB,
+    LOGICAL,
+    PRIMARY,
+    REMOVING,
+    STOPPED,
+    SUB,
+    Cluster,
+    ClusterSpec,
+)
 from vctl.core.nodes import DEAD
 from vctl.core.values import replace
 from vctl.core.wording import cluster_text
@@ -159,7 +170,8 @@ def delete(store: Store, cluster_id: str, *, drain: bool = False, force: bool = 
     _check_changed_id(cluster_id, "removed")
     with store.transaction():
         row = removable_row(store, cluster_id)
-        rights.check_cluster(store, cluster_id, "delete", above=True)
+        # who has booked a cluster may cancel that
+        rights.check_cluster(store, cluster_id, "delete", above=rows.cluster(row).booking is None)
         form = cluster_form(store, row)
         blockers = blockers_of(store, cluster_id)
         if not blockers:
@@ -272,6 +284,8 @@ def _admitting(store: Store, cluster_id: str, action: str) -> Cluster:
         )
     rights.check_cluster(store, cluster_id)
     cluster = rows.cluster(row)
+    if cluster.state == BOOKED:
+        raise changes.not_open(cluster)
     if cluster.state not in (ACTIVE, STOPPED):
         raise Conflict(
             f"cluster {cluster_text(cluster_id)} is being removed",

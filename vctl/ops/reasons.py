@@ -13,15 +13,16 @@ from functools import cached_property
 from typing import TYPE_CHECKING
 
 from vctl.core import jobs as jb
-from vctl.core.clusters import PRIMARY, STOPPED
+from vctl.core.clusters import BOOKED, PRIMARY, STOPPED
 from vctl.core.gates import gate_of
 from vctl.core.leases import Lease
-from vctl.core.wording import amounts_text, cluster_text, listed
+from vctl.core.wording import amounts_text, cluster_text, fence_text, listed, opens_at
 from vctl.ops.forms import Shown, timestamp
 from vctl.store import arrays, clusters, dependencies, job_views, limits, rows, settings
 from vctl.store.store import Row, Store
 
 if TYPE_CHECKING:
+    from vctl.core.clusters import Cluster
     from vctl.core.jobs import PendingJob
     from vctl.core.ledger import Ledger
     from vctl.core.queue_policy import QueuePolicy
@@ -120,6 +121,8 @@ class Reasons:
             return reason, message
         parent_id = str(row["parent_cluster_id"])
         parent = None if parent_id == PRIMARY else clusters.get(self.store, parent_id)
+        if parent is not None and parent["state"] == BOOKED:
+            return jb.BEGIN_TIME, _opens(rows.cluster(parent))
         is_stopped = parent is not None and parent["state"] == STOPPED
         return (jb.CLUSTER_STOPPED, _stopped(parent_id)) if is_stopped else (jb.PENDING_EVALUATION, UNSEEN)
 
@@ -162,7 +165,7 @@ class Reasons:
         parent_id, verdict = str(row["parent_cluster_id"]), row["judged"]
         parent = self.capacity.cluster(parent_id)
         if parent is not None and not parent.starts_jobs:
-            return jb.CLUSTER_STOPPED
+            return jb.BEGIN_TIME if parent.state == BOOKED else jb.CLUSTER_STOPPED
         if verdict in (None, jb.HEAD_OF_LINE):
             return verdict or jb.PENDING_EVALUATION
         if (limit := self._limit(row, parent_id)) is not None:
@@ -182,6 +185,8 @@ class Reasons:
         match self._token(row):
             case jb.CLUSTER_STOPPED:
                 return _stopped(parent_id)
+            case jb.BEGIN_TIME if (parent := self.capacity.cluster(parent_id)) is not None:
+                return _opens(parent)
             case jb.HEAD_OF_LINE:
                 verdict = f"{row['judged_words']} ({self._age(row)})"
                 return f"{verdict}; {self.shortage(row).text}{self._below(parent_id)}"
@@ -215,7 +220,21 @@ class Reasons:
             beside = f"{beside}; {what}"
         parent_id = str(row["parent_cluster_id"])
         idle = self._idle.text(parent_id, {n: a for n, a in rows.loads(row["resources"]).items() if a})
-        return f"{short.text}{beside}{self._coming_back(row)}{idle}{self._below(parent_id)}"
+        return (
+            f"{short.text}{beside}{self._fenced(row)}{self._coming_back(row)}{idle}{self._below(parent_id)}"
+        )
+
+    def _fenced(self, row: Row) -> str:
+        """The end of a message: the devices that take no new job, if the job asks for such."""
+        resources = rows.loads(row["resources"])
+        texts = [text for name, text in self._fences if resources.get(name)]
+        return f"; {listed(texts, MOST_NAMED)}" if texts else ""
+
+    @cached_property
+    def _fences(self) -> list[tuple[str, str]]:
+        from vctl.store.devices import fenced
+
+        return [(fence.name, fence_text(node_id, fence)) for node_id, fence in fenced(self.store)]
 
     @cached_property
     def _idle(self) -> IdleHolders:
@@ -407,6 +426,10 @@ def _awaited(store: Store, job_id: int) -> str:
     awaited = dependencies.awaited(store, job_id, NAMED + 1)
     names = ", ".join(f"{row['condition']}:{row['awaited']}" for row in awaited[:NAMED])
     return f"waits for {names}{' …' if len(awaited) > NAMED else ''}"
+
+
+def _opens(cluster: Cluster) -> str:
+    return opens_at(cluster.cluster_id, 0 if cluster.booking is None else cluster.booking.begin_ns)
 
 
 def _stopped(cluster_id: str) -> str:

@@ -14,7 +14,7 @@ from vctl.core.nodes import SIMULATED, Node
 from vctl.core.resources import CPU, GPU, MEMORY, Amounts
 from vctl.core.tasks import PendingTask
 from vctl.core.values import replace
-from vctl.core.wording import amount_text, cluster_text, counted
+from vctl.core.wording import amount_text, cluster_text, counted, listed
 from vctl.ops.submitting import DEFAULT_GRACE_S, request_of, runtime_env_of
 from vctl.scheduler.explain import whatif_search as kinds
 from vctl.scheduler.explain.whatif import ProposedChange
@@ -72,6 +72,11 @@ def _words_and_command(change: ProposedChange, row: Row, launch: Row) -> tuple[s
             return f"take node {change.subject} back into service", command(
                 ["node", "undrain", change.subject]
             )
+        case kinds.IGNORE if change.fence is not None:
+            fence, name = change.fence, change.subject
+            who = f"{listed([f'pid {pid}' for pid in fence.pids], 3)} of {fence.owner}"
+            lines = [command(["node", "ignore", name, str(pid)]) for pid in fence.pids]
+            return f"share {fence.name} {fence.number} of {name} with {who}", " && ".join(lines)
         case kinds.PRIORITY:
             words = f"raise its priority from {change.old} to {change.new}"
             return words, command(["job", "edit", str(row["submission_id"]), "--priority", str(change.new)])

@@ -208,6 +208,13 @@ def check_target(store: Store, parent_id: str) -> None:
     raise _denied(store, f"{identity.name} is no submitter of {text}", _listed(who), "submit to it", who)
 
 
+def check_booking(store: Store, parent_id: str) -> None:
+    """Raise NotPermitted unless the caller may book resources of a cluster: its submitters, but none of their jobs."""
+    if (job := _confined(store)) is not None:
+        raise _refused(job, f"cluster {cluster_text(parent_id)}", None)
+    check_target(store, parent_id)
+
+
 def check_cluster(store: Store, cluster_id: str, to: str = "change", *, above: bool = False) -> None:
     """Raise NotPermitted unless the caller may change this cluster, or create clusters in it.
 

@@ -122,9 +122,16 @@ def _revision(present: dict[str, Cluster]) -> str:
 
 
 def _present_clusters(store: Store) -> dict[str, Cluster]:
-    """The logical clusters by id, parents first."""
-    ordered = table.parents_first(table.logical_rows(store))
-    return {row["cluster_id"]: rows.cluster(row) for row in ordered}
+    """The logical clusters by id, parents first; without those that are booked for a time, and what is in them."""
+    present: dict[str, Cluster] = {}
+    booked = set[str]()
+    for row in table.parents_first(table.logical_rows(store)):
+        cluster = rows.cluster(row)
+        if cluster.booking is not None or cluster.parent_id in booked:
+            booked.add(cluster.cluster_id)
+        else:
+            present[cluster.cluster_id] = cluster
+    return present
 
 
 def _logical_row(store: Store, cluster_id: str) -> Row:

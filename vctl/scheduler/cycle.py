@@ -63,10 +63,11 @@ from heapq import heapify, heappop, heapreplace
 from typing import NamedTuple
 
 from vctl.core import jobs as jb
-from vctl.core.clusters import PRIMARY
+from vctl.core.clusters import BOOKED, PRIMARY
 from vctl.core.ledger import Ledger
 from vctl.core.queue_policy import BACKFILL, BEST_EFFORT, SECOND, STRICT
-from vctl.core.wording import cluster_text
+from vctl.core.wording import cluster_text, opens_at
+from vctl.scheduler.bookings import booked
 from vctl.scheduler.elasticity import can_grow, level_above, suppliers_outside
 from vctl.scheduler.fairness import Shares, Usage, is_fair
 from vctl.scheduler.heads import Rest
@@ -201,7 +202,7 @@ class Round:
         self.freed: list[QueueScan] = []
         """Where a job was kept off by a reservation that is gone or starts later by now: a next round follows."""
         self.is_nominated = any(queue.nominations for queue in queues.values())
-        self.scopes = _scopes(queues.values())
+        self.scopes = _scopes(queues.values()) | {shared.scope for shared in booked(ledger)}
         nominations = [one for queue in queues.values() for one in queue.nominations.values()]
         self.holds = Nominations(ledger, nominations)
         self.preemptor = Preemptor(ledger, running, self.holds, now_ns, active=preempts, steps=search_steps)
@@ -218,6 +219,7 @@ class Round:
             self.trial.take_back()
         for task in reversed(self.tasks.starts):
             revert(self.ledger, task)
+        self.ledger.put_in_force(None)
         self.ledger.grown.clear()  # the reverts gave back only what the round took
         self.ledger.joined.clear()
 
@@ -231,6 +233,7 @@ class Round:
     def visit(self) -> None:
         """Choose the queues in which something may have changed, and begin to scan them."""
         ledger, running, now_ns = self.ledger, self.running, self.now_ns
+        ledger.put_in_force(())  # tasks leave all bookings alone, and jobs those which they could delay
         may_loosen = _once(partial(is_loose, ledger))
         changed = [
             (queue, before)
@@ -333,7 +336,7 @@ class Round:
                 and (scan.is_over or (self.is_cut and scan.rest is not None))
             ]
             if known:
-                scopes = self.scopes | _scopes(self.queues.values())
+                scopes = self.scopes | _scopes(self.queues.values())  # bookings are in the former
                 for scan in known:
                     queue, rest = scan.queue, scan.rest
                     edition = _holds_for(self.ledger, queue, scopes, rest)
@@ -492,7 +495,11 @@ def _admits(ledger: Ledger, queue: Queue, waits: list[Wait]) -> bool:
         return False
     if parent.starts_jobs:
         return bool(queue.shapes)
-    reported = (jb.CLUSTER_STOPPED, f"{cluster_text(queue.parent_id)} admits no jobs")
+    booking = parent.booking if parent.state == BOOKED else None
+    if booking is not None:
+        reported = (jb.BEGIN_TIME, opens_at(queue.parent_id, booking.begin_ns))
+    else:
+        reported = (jb.CLUSTER_STOPPED, f"{cluster_text(queue.parent_id)} admits no jobs")
     for shape in queue.shapes.values():
         shape.judge(Verdict(*reported))
         for sub_queue in shape.sub_queues.values():

@@ -6,15 +6,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 
 from vctl.core.jobs import PendingJob
 from vctl.core.ledger import Ledger
-from vctl.core.resources import CPU, EMPTY, SCALE, Allocation, Amounts, FreeCapacity
+from vctl.core.resources import CPU, EMPTY, SCALE, Allocation, Amounts, FreeCapacity, Part, parts_of
 from vctl.core.slots import SlotIndex
 from vctl.core.values import field, value
-from vctl.scheduler.availability import AvailabilityProfile, Part, parts_of
+from vctl.core.wording import cluster_text, timestamp
+from vctl.scheduler.availability import AvailabilityProfile
 from vctl.scheduler.candidate_nodes import candidates_in
 from vctl.scheduler.placement import Placed, place_on
 from vctl.scheduler.upper_bound import UpperBound
@@ -34,6 +35,8 @@ class Reservation:
     placed: Placed = field(compare=False)
     claims: tuple[tuple[str, dict[Part, int]], ...] = field(compare=False)
     """The amounts that the place takes: (virtual node, amounts by part)."""
+    is_booking: bool = False
+    """Whether a booking has the place: the id is that of its cluster, and its number is no job's."""
 
     @classmethod
     def of(cls, job: PendingJob, start_ns: int | None, placed: Placed) -> Reservation:
@@ -86,6 +89,21 @@ class Reservation:
         return True
 
 
+def kept_off_text(binding: Sequence[Reservation]) -> str:
+    """Which reservations and bookings a job would be in the way of."""
+    reserved = [one.submission_id for one in binding if not one.is_booking]
+    booked = [one for one in binding if one.is_booking]
+    if not booked:
+        return f"its start would take resources that are reserved for {', '.join(reserved)}"
+    first = min(booked, key=lambda one: (one.start_ns or 0, one.submission_id))
+    names = ", ".join(cluster_text(one.submission_id) for one in booked)
+    beside = f", and others for {', '.join(reserved)}" if reserved else ""
+    return (
+        f"its start would take resources that are booked for {names}{beside}; it may use them if its time limit ends"
+        f" before {timestamp(first.start_ns or 0)}"
+    )
+
+
 @value(frozen=True, slots=True)
 class Shared:
     """A reservation on a level, and the cluster (scope) below which it binds."""
@@ -99,6 +117,10 @@ class Shared:
     """Whether it belongs to the sibling whose turn it is."""
     behind: frozenset[tuple[int, int | None]] = frozenset()
     """The reservations beside which it was found: (job id, start)."""
+
+    def precedes(self, other: Reservation) -> bool:
+        """Whether the job of the other one leaves it alone also once its own start has come."""
+        return self.reservation.is_booking or self.reservation.precedes(other)
 
     def waits_for(self, other: Reservation) -> bool:
         """Whether it has no known start, and was found behind another reservation: it does not bind its job."""

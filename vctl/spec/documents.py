@@ -176,9 +176,11 @@ class ClusterAccess(TypedDict):
 
 
 class ClusterSettings(ClusterAccess):
-    """The settings of a virtual cluster, and the message of the user who stopped it."""
+    """The settings of a virtual cluster, the message of who stopped it, and the time for which it is booked."""
 
     message: str | None
+    begin_at: str | None
+    end_at: str | None
     borrow_limit: Amounts | None
     lending_limit: Amounts
     private: list[str]

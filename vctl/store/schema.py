@@ -295,6 +295,10 @@ LATER: list[tuple[str, str]] = [
             DELETE FROM limits WHERE subject = 'cluster' AND name = old.cluster_id;
         END;""",
     ),  # of users and clusters
+    (
+        "0022_node_fences",
+        "ALTER TABLE nodes ADD COLUMN fences TEXT NOT NULL DEFAULT '[]';",
+    ),  # unit resource -> instance -> why no new work gets it
 ]
 """Name and script of each migration, in order: the next one is appended here, and ``SCHEMA`` stays."""
 

@@ -42,7 +42,7 @@ def starts(state: SchedulerState, plan: Plan, supply: Supply, now: int) -> Itera
             came += 1
     use = use_of(state.ledger, state.running)
     for start in plan.starts:
-        if _still_waits(state, start) and state.has_room(start) and _is_admitted(state, use, start):
+        if _still_waits(state, start) and state.has_room(start, now) and _is_admitted(state, use, start):
             yield from _start(state, start, supply, now)
             came += 1
             use.add(start.job.parent_id, start.job.user, start.held)

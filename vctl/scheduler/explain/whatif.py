@@ -12,7 +12,7 @@ from vctl.core.clusters import Cluster, ClusterSpec, VNode
 from vctl.core.jobs import INFEASIBLE, INSUFFICIENT, PendingJob
 from vctl.core.ledger import Ledger
 from vctl.core.limits import Limit
-from vctl.core.nodes import Node
+from vctl.core.nodes import Fence, Node
 from vctl.core.tasks import PendingTask
 from vctl.core.values import field, replace, value
 from vctl.scheduler import task_queue
@@ -58,6 +58,8 @@ class ProposedChange:
     job: PendingJob | None = None
     cluster: Cluster | None = None
     node: Node | None = None
+    fence: Fence | None = None
+    """The fence around a device whose processes count no more."""
     stopped: RunningHolder | None = None
     joins: tuple[VNode, ...] = ()
     task: PendingTask | None = None

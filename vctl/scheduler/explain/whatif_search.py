@@ -12,7 +12,7 @@ from vctl.core import tasks as tk
 from vctl.core.clusters import LOGICAL, PRIMARY, Cluster, Group, VNode
 from vctl.core.jobs import PendingJob
 from vctl.core.ledger import Ledger
-from vctl.core.nodes import DRAINED, DRAINING, Node
+from vctl.core.nodes import DRAINED, DRAINING, FOREIGN, Node
 from vctl.core.resources import MEMORY, OBJECT_STORE_MEMORY, SCALE, Amounts
 from vctl.core.tasks import PendingTask
 from vctl.core.values import replace, value
@@ -25,6 +25,7 @@ RELEASE, RESUME, UNDRAIN, PRIORITY = "release", "resume", "undrain", "priority"
 MAXIMUM, BORROW, REQUEST, NODE = "maximum", "borrow_limit", "request", "node"
 RUNNING_JOBS, RUNNING_PER_USER, LIMIT = OF_ALL, OF_USER, "limit"
 STOP, CANCEL, ANYWHERE, REPLICAS = "stop", "cancel", "anywhere", "replicas"
+IGNORE = "ignore"
 MOST_PRIORITY = 2**31
 MOST_NODES, MOST_STOPS = 64, 32
 MOST_FIRST = 3
@@ -47,10 +48,11 @@ def helpful(
         return islice((change for change in changes if trials.starts(change)), limit)
 
     undrained, stopped = that_help(_undrains(trials), 1), that_help(_stops(trials), 1)
+    ignored = that_help(_ignored(trials), 1)
     added = that_help(_nodes(templates))
     if trials.task is not None:
         searches = [
-            undrained, _limits(trials, MAXIMUM), _limits(trials, BORROW), that_help(_anywhere(trials)),
+            undrained, ignored, _limits(trials, MAXIMUM), _limits(trials, BORROW), that_help(_anywhere(trials)),
             _request(trials), added, stopped,
         ]  # fmt: skip
     elif job.held:
@@ -59,8 +61,9 @@ def helpful(
         searches = [that_help(_resumes(trials))]
     else:
         searches = [
-            that_help(_resumes(trials)), undrained, _priority(trials), _running_limits(trials), _given_limits(trials),
-            _limits(trials, MAXIMUM), _limits(trials, BORROW), _replicas(trials), _request(trials), added, stopped,
+            that_help(_resumes(trials)), undrained, ignored, _priority(trials), _running_limits(trials),
+            _given_limits(trials), _limits(trials, MAXIMUM), _limits(trials, BORROW), _replicas(trials),
+            _request(trials), added, stopped,
         ]  # fmt: skip
     try:
         for search in searches:
@@ -97,7 +100,7 @@ def _beginnings(trials: Trials, templates: Mapping[str, Node]) -> Iterator[Propo
     yield from _resumes(trials)
     if (high := _highest(trials) + 1) > max(job.priority, -MOST_PRIORITY) and high <= MOST_PRIORITY:
         yield _with_priority(job, high)
-    for changes in (_undrains(trials), _nodes(templates), _stops(trials)):
+    for changes in (_undrains(trials), _ignored(trials), _nodes(templates), _stops(trials)):
         yield from islice(changes, MOST_FIRST)
 
 
@@ -119,6 +122,17 @@ def _undrains(trials: Trials) -> Iterator[ProposedChange]:
     drained = [node for _, node in nodes if node.state in (DRAINING, DRAINED)]
     for node in drained[:MOST_NODES]:
         yield ProposedChange(UNDRAIN, node.node_id, node=replace(node, state="ALIVE"))
+
+
+def _ignored(trials: Trials) -> Iterator[ProposedChange]:
+    """A device that foreign processes keep from jobs, given to them all the same."""
+    for node_id, node in sorted(trials.situation.ledger.nodes.items()):
+        for fence in node.fences:
+            if fence.why == FOREIGN:
+                others = tuple(one for one in node.fences if one is not fence)
+                yield ProposedChange(
+                    IGNORE, node_id, new=fence.number, node=replace(node, fences=others), fence=fence
+                )
 
 
 def _nodes(templates: Mapping[str, Node]) -> Iterator[ProposedChange]:

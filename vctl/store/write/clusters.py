@@ -13,6 +13,7 @@ from vctl.engine.lifecycle import CLUSTER, LEASE
 from vctl.store import moves, rows
 from vctl.store.rows import (
     ACCESS,
+    BOOKING,
     BORROW,
     LENDING,
     PRIMARY_ACCESS,
@@ -51,7 +52,7 @@ def cluster_row(cluster: Cluster, at: int, owner: str | None = None) -> tuple[ob
 
 def _settings_of(cluster: Cluster) -> dict[str, Any]:
     limits = {BORROW: dict(cluster.borrow_limit or {}), LENDING: dict(cluster.lending_limit)}
-    return {**limits, PRIVATE: list(cluster.private)}
+    return {**limits, PRIVATE: list(cluster.private), BOOKING: rows.booking_settings(cluster.booking)}
 
 
 def _settings(text: str, changes: Mapping[str, Any]) -> str:
