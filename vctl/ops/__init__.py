@@ -38,6 +38,7 @@ if TYPE_CHECKING:
         submitting,
         tasks,
         tree_files,
+        user_clusters,
         views,
         waiting,
         why,

@@ -43,6 +43,13 @@ def queue(store: Store, requests: Sequence[Request]) -> list[str]:
             fix=f"submit at most {MAX_JOBS} at once",
         )
     nodes.join(store)
+    try:
+        return _queue(store, requests)
+    except submitting.NoUserCluster as missing:
+        return ops.user_clusters.made(store, missing, lambda: _queue(store, requests))
+
+
+def _queue(store: Store, requests: Sequence[Request]) -> list[str]:
     prepared: list[Prepared] = []
     jobs: list[tuple[PendingJob, SubmitDetails, Launch]] = []
     with store.snapshot():

@@ -212,9 +212,10 @@ def _instances(node_rows: Iterable[Row]) -> dict[str, dict[str, str]]:
 
 
 def _settings(store: Store, cluster_id: str, stored: Mapping[str, Any]) -> ClusterSettings:
+    from vctl.spec.cluster_spec import spec_to_document
     from vctl.spec.queue_settings import queue_document
 
-    borrow = stored.get(settings.BORROW)
+    borrow, template = stored.get(settings.BORROW), stored.get(settings.USER_TEMPLATE)
     booked = rows.booking(stored[rows.BOOKING]) if rows.BOOKING in stored else None
     return {
         "message": stored.get(settings.STOPPED, {}).get("message"),
@@ -223,6 +224,8 @@ def _settings(store: Store, cluster_id: str, stored: Mapping[str, Any]) -> Clust
         "borrow_limit": None if borrow is None else forms.amounts(borrow),
         "lending_limit": forms.amounts(stored.get(settings.LENDING, {})),
         "private": stored.get(settings.PRIVATE, []),
+        "user_template": None if template is None else spec_to_document(rows.spec(template)),
+        "of_user": stored.get(settings.OF_USER),
         "queue": queue_document(settings.queue_of(store, cluster_id)),
         **_access(store, cluster_id, stored),
     }

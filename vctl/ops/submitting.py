@@ -41,6 +41,9 @@ _OF_THE_JOB = ("VCTL_JOB_ID", "VCTL_SUBMISSION_ID", "VCTL_ATTEMPT", "VCTL_CLUSTE
 hand_over: Callable[[Store, JobSubmitted, int | None], bool] | None = None
 """Lets the scheduler write a job (``vctl/ops/handing.py``); None in a process that cannot reach it so."""
 
+_TEMPLATE, _OF_USER = f'"{rows.USER_TEMPLATE}"', f'"{rows.OF_USER}"'
+"""What the settings of a cluster with a template for clusters of users contain, and of such a cluster."""
+
 
 @value(frozen=True, slots=True)
 class Prepared:
@@ -56,6 +59,15 @@ class Prepared:
     entry: dict[str, int]
     shape: str
     judged_at: int | None
+
+
+class NoUserCluster(Conflict):
+    """The user has no cluster yet in one with a template, that of the row (user_clusters.py)."""
+
+    def __init__(self, above: Row, name: str) -> None:
+        fix = f"submit a job to {above['cluster_id']}: that makes it"
+        super().__init__(f"there is no cluster {name} yet", fix=fix)
+        self.above, self.name = above, name
 
 
 class Preparation:
@@ -171,7 +183,14 @@ def submit(store: Store, request: JobRequest, *, environment: Mapping[str, str] 
 def queue(store: Store, request: JobRequest, around: Mapping[str, str]) -> str:
     """Like ``submit``, but returns only the id, because counting the jobs ahead of it takes time."""
     nodes.join(store)
-    return write(store, request, prepare(store, request, around), around)
+
+    def submit() -> str:
+        return write(store, request, prepare(store, request, around), around)
+
+    try:
+        return submit()
+    except NoUserCluster as missing:
+        return ops.user_clusters.made(store, missing, submit)
 
 
 def write(store: Store, request: JobRequest, prepared: Prepared, around: Mapping[str, str]) -> str:
@@ -416,6 +435,11 @@ def _target(store: Store, request: JobRequest, around: Mapping[str, str]) -> tup
     if cluster_id == PRIMARY:
         return PRIMARY, False
     row = open_cluster(store, cluster_id)
+    if _TEMPLATE in row["settings"]:
+        row = open_cluster(store, ops.user_clusters.of(store, row))
+        cluster_id = str(row["cluster_id"])
+    elif _OF_USER in row["settings"]:
+        rights.check_submitter(store, row["parent_id"])  # who is none any more has his own cluster still
     if not row["divisible"] and request.spec is not None:
         problem = f"{cluster_id} is indivisible, jobs share it and have no part of their own"
         fix = f"request resources for the command with {param('entrypoint_num_cpus')}, or submit to a divisible cluster"

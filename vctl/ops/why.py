@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from itertools import takewhile
 from typing import TYPE_CHECKING
 
+from vctl import ops
 from vctl.core import jobs as jb
 from vctl.core import tasks as tk
 from vctl.core.jobs import PendingJob
@@ -265,6 +266,14 @@ def dry_run(store: Store, request: JobRequest, *, environment: Mapping[str, str]
     messages.
     """
     environ = os.environ if environment is None else environment
+    try:
+        return _dry_run(store, request, environ)
+    except submitting.NoUserCluster as missing:
+        with nodes.rolled_back(store):
+            return ops.user_clusters.made(store, missing, lambda: _dry_run(store, request, environ))
+
+
+def _dry_run(store: Store, request: JobRequest, environ: Mapping[str, str]) -> DryRun:
     with nodes.as_if_joined(store):
         prepared = submitting.prepare(store, request, environ)
         with nodes.rolled_back(store):

@@ -10,12 +10,14 @@ from vctl.store.rows import (
     ACCESS,
     BORROW,
     LENDING,
+    OF_USER,
     PRIMARY_ACCESS,
     PRIMARY_QUEUE,
     PRIMARY_REVISION,
     PRIVATE,
     QUEUE,
     STOPPED,
+    USER_TEMPLATE,
     loads,
     queue_policy,
 )
@@ -25,8 +27,8 @@ if TYPE_CHECKING:
     from vctl.core.access import Access
 
 __all__ = [
-    "ACCESS", "BORROW", "LENDING", "PRIVATE", "STOPPED", "access_of", "access_upward", "accesses", "of",
-    "primary_revision", "queue_of", "queues",
+    "ACCESS", "BORROW", "LENDING", "OF_USER", "PRIVATE", "STOPPED", "USER_TEMPLATE", "access_of", "access_upward",
+    "accesses", "of", "primary_revision", "queue_of", "queues",
 ]  # fmt: skip
 
 
