@@ -122,7 +122,7 @@ def _revision(present: dict[str, Cluster]) -> str:
 
 
 def _present_clusters(store: Store) -> dict[str, Cluster]:
-    """The logical clusters by id, parents first; without what is in booked ones and in those made for users, and these."""
+    """The logical clusters by id, parents first; without booked ones, those made for users, and what is in these."""
     present: dict[str, Cluster] = {}
     left_out = set[str]()
     for row in table.parents_first(table.logical_rows(store)):
