@@ -18,6 +18,7 @@ from vctl.core.values import replace
 from vctl.engine.changes import ArraySubmitted, JobSubmitted, Launch, SubmitDetails
 from vctl.errors import BadSpec, Conflict, VctlError, param
 from vctl.ops import arrays, nodes, submitting
+from vctl.ops.cluster_views import NoUserCluster
 from vctl.spec.fields import refuse
 from vctl.store import jobs as table
 from vctl.store import observed
@@ -45,7 +46,7 @@ def queue(store: Store, requests: Sequence[Request]) -> list[str]:
     nodes.join(store)
     try:
         return _queue(store, requests)
-    except submitting.NoUserCluster as missing:
+    except NoUserCluster as missing:
         return ops.user_clusters.made(store, missing, lambda: _queue(store, requests))
 
 

@@ -36,6 +36,15 @@ NAMED = 5
 FILTER_KEYS = ("cluster_id", "parent_id", "kind", "divisible", "state")
 
 
+class NoUserCluster(Conflict):
+    """The user has no cluster yet in one with a template, that of the row (user_clusters.py)."""
+
+    def __init__(self, above: Row, name: str) -> None:
+        fix = f"submit a job to {above['cluster_id']}: that makes it"
+        super().__init__(f"there is no cluster {name} yet", fix=fix)
+        self.above, self.name = above, name
+
+
 def resolve(cluster_id: str | None) -> str:
     """The full id of a cluster, from an id or an alias; the primary if none is given."""
     return full_cluster_id(cluster_id or PRIMARY)

@@ -17,6 +17,7 @@ from vctl.core.wording import cluster_text
 from vctl.engine.changes import ArraySubmitted, JobSubmitted, Launch, SubmitDetails
 from vctl.errors import BadSpec, Conflict, param
 from vctl.ops import arrays, logs, nodes, rights
+from vctl.ops.cluster_views import NoUserCluster
 from vctl.ops.feasible import check_feasible, requested
 from vctl.ops.jobs import just_submitted, resolve_named
 from vctl.spec.fields import refuse
@@ -59,15 +60,6 @@ class Prepared:
     entry: dict[str, int]
     shape: str
     judged_at: int | None
-
-
-class NoUserCluster(Conflict):
-    """The user has no cluster yet in one with a template, that of the row (user_clusters.py)."""
-
-    def __init__(self, above: Row, name: str) -> None:
-        fix = f"submit a job to {above['cluster_id']}: that makes it"
-        super().__init__(f"there is no cluster {name} yet", fix=fix)
-        self.above, self.name = above, name
 
 
 class Preparation:

@@ -11,11 +11,11 @@ import re
 from collections.abc import Callable
 from typing import TypeVar
 
+from vctl.core.access import Access
+from vctl.engine.changes import AccessChanged
 from vctl.errors import Conflict
 from vctl.ops import cluster_changes, nodes, rights
-from vctl.ops.cluster_views import blockers_of
-from vctl.ops.clusters import set_access
-from vctl.ops.submitting import NoUserCluster
+from vctl.ops.cluster_views import NoUserCluster, blockers_of
 from vctl.spec.cluster_change import ClusterChange
 from vctl.spec.ids import check_new_cluster_id
 from vctl.store import clusters, rows
@@ -58,12 +58,12 @@ def made(store: Store, missing: NoUserCluster, do: Callable[[], T]) -> T:
 def _make(store: Store, missing: NoUserCluster) -> None:
     template, user = rows.cluster(missing.above).user_template, nodes.author(store)
     check_new_cluster_id(missing.name)
-    cluster = cluster_changes.create(
+    cluster_changes.create(
         store, missing.name, ClusterChange(divisible=True, spec=template),
         parent_id=missing.above["cluster_id"], owner=user, of_user=user,
     )  # fmt: skip
     if store.identity is not None:
-        set_access(store, cluster, {"submitters": (user,), "admins": (user,)})
+        store.emit(AccessChanged(missing.name, Access((user,), (user,)).given))
 
 
 def prune(store: Store, before_ns: int, *, dry_run: bool) -> list[str]:

@@ -18,6 +18,7 @@ from vctl.core.wording import counted, listed
 from vctl.errors import NotFound
 from vctl.ops import arrays, expected, feasible, forms, jobs, nodes, self_waiting, situations, submitting
 from vctl.ops import tasks as task_ops
+from vctl.ops.cluster_views import NoUserCluster
 from vctl.ops.forms import Shown
 from vctl.ops.obstacles import obstacles, obstacles_of_task
 from vctl.ops.positions import ahead
@@ -268,7 +269,7 @@ def dry_run(store: Store, request: JobRequest, *, environment: Mapping[str, str]
     environ = os.environ if environment is None else environment
     try:
         return _dry_run(store, request, environ)
-    except submitting.NoUserCluster as missing:
+    except NoUserCluster as missing:
         with nodes.rolled_back(store):
             return ops.user_clusters.made(store, missing, lambda: _dry_run(store, request, environ))
 
