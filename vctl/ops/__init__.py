@@ -40,6 +40,7 @@ if TYPE_CHECKING:
         tasks,
         tokens,
         tree_files,
+        user_clusters,
         views,
         waiting,
         why,

@@ -37,6 +37,15 @@ NAMED = 5
 FILTER_KEYS = ("cluster_id", "parent_id", "kind", "divisible", "state")
 
 
+class NoUserCluster(Conflict):
+    """The user has no cluster yet in one with a template, that of the row (user_clusters.py)."""
+
+    def __init__(self, above: Row, name: str) -> None:
+        fix = f"submit a job to {above['cluster_id']}: that makes it"
+        super().__init__(f"there is no cluster {name} yet", fix=fix)
+        self.above, self.name = above, name
+
+
 def resolve(cluster_id: str | None) -> str:
     """The full id of a cluster, from an id or an alias; the primary if none is given."""
     return full_cluster_id(cluster_id or PRIMARY)
@@ -213,9 +222,10 @@ def _instances(node_rows: Iterable[Row]) -> dict[str, dict[str, str]]:
 
 
 def _settings(store: Store, cluster_id: str, stored: Mapping[str, Any]) -> ClusterSettings:
+    from vctl.spec.cluster_spec import spec_to_document
     from vctl.spec.queue_settings import queue_document
 
-    borrow = stored.get(settings.BORROW)
+    borrow, template = stored.get(settings.BORROW), stored.get(settings.USER_TEMPLATE)
     booked = rows.booking(stored[rows.BOOKING]) if rows.BOOKING in stored else None
     message = stored.get(settings.STOPPED, {}).get("message")
     return {
@@ -227,6 +237,8 @@ def _settings(store: Store, cluster_id: str, stored: Mapping[str, Any]) -> Clust
         "borrow_limit": None if borrow is None else forms.amounts(borrow),
         "lending_limit": forms.amounts(stored.get(settings.LENDING, {})),
         "private": stored.get(settings.PRIVATE, []),
+        "user_template": None if template is None else spec_to_document(rows.spec(template)),
+        "of_user": stored.get(settings.OF_USER),
         "queue": queue_document(settings.queue_of(store, cluster_id)),
         **_access(store, cluster_id, stored),
     }

@@ -99,6 +99,8 @@ class Pruned(TypedDict):
     jobs: list[str]
     events: int
     files: list[str]
+    clusters: list[str]
+    """Clusters that were made for users, of which no job is left."""
     dry_run: bool
 
 
@@ -184,6 +186,8 @@ class ClusterSettings(ClusterAccess):
     borrow_limit: Amounts | None
     lending_limit: Amounts
     private: list[str]
+    user_template: Mapping[str, Any] | None
+    of_user: str | None
     queue: Mapping[str, Any]
 
 

@@ -119,6 +119,17 @@ def node_states(store: Store, cluster_id: str) -> dict[str, str]:
     )
 
 
+def unused_of_users(store: Store, before_ns: int) -> list[str]:
+    """The clusters that were made for users before a moment, and in which no job and no cluster is, by id."""
+    return store.column(
+        "SELECT cluster_id FROM clusters c WHERE settings LIKE ? AND created_at < ? AND NOT EXISTS"
+        " (SELECT 1 FROM jobs j WHERE j.parent_cluster_id = c.cluster_id) AND NOT EXISTS"
+        " (SELECT 1 FROM clusters b WHERE b.parent_id = c.cluster_id) ORDER BY 1",
+        f'%"{rows.OF_USER}"%',
+        before_ns,
+    )
+
+
 def children(store: Store, cluster_id: str) -> list[Row]:
     """Direct children, by id."""
     return store.rows("SELECT * FROM clusters WHERE parent_id = ? ORDER BY cluster_id", cluster_id)
