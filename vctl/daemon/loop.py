@@ -172,6 +172,7 @@ def _scheduler_of(store: Store, config: Config, *, kind: str, shared: SharedServ
             reclaim_grace_s=float(config.get("reclaim_grace")),
         ),
         log_max_bytes=int(config.get("log_max_bytes")),
+        cgroups=config.get("cgroups"),
         provider=parse_provider(
             config.get("provider"),
             timeout_s=float(config.get("provider_timeout")),

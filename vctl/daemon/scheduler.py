@@ -10,6 +10,7 @@ from vctl.daemon.ahead import NextRuns
 from vctl.daemon.carrying import FORGET_S, Carrier
 from vctl.daemon.checkpoint import Checkpoint
 from vctl.daemon.clock import Clock
+from vctl.daemon.confining import AUTO
 from vctl.daemon.devices import DevicePolicy
 from vctl.daemon.durations import RunDurations
 from vctl.daemon.following import FollowedState, Unreadable
@@ -51,6 +52,7 @@ class Scheduler:
         terms: LeaseTerms | None = None,
         provider: ProviderSpec | None = None,
         log_max_bytes: int = 0,
+        cgroups: str = AUTO,
         runtime: Runtime | None = None,
         clock: Clock | None = None,
         durations: RunDurations | None = None,
@@ -72,7 +74,7 @@ class Scheduler:
         durations = durations or RunDurations(self.clock)
         self.carrier = Carrier(
             store, self.runtime, self.provider, self.trouble, durations,
-            interval_s=maintenance_interval_s, log_max_bytes=log_max_bytes,
+            interval_s=maintenance_interval_s, log_max_bytes=log_max_bytes, cgroups=cgroups,
         )  # fmt: skip
         self.next_runs = NextRuns(store, self.carrier, durations)
         self.observer = Observer(
