@@ -65,7 +65,7 @@ def test_a_stale_process_that_nobody_booked_is_seen(cli: Cli, record: Record, st
     assert (two["state"], two["processes"]) == ("FREE", [])
     shown = cli("gpus").out
     assert f"pid {stranger}" in shown
-    assert "nobody booked it" in shown
+    assert "not booked: sleep 60" in shown
     assert "recorded" in shown  # it never looks as if it were measured
 
 
@@ -165,3 +165,26 @@ def test_a_recording_that_cannot_be_read_is_told(
     ran = cli("gpus")
     assert "cannot be measured: /nowhere/devices.json: No such file" in ran.out
     assert [gpu["state"] for gpu in cli("gpus -o json").json["items"]] == ["FREE", "FREE"]
+
+
+def test_of_a_shared_service_only_the_own_command_lines_are_shown(
+    cli: Cli, record: Record, stranger: int
+) -> None:
+    """Everybody sees who uses what; what it does, only its user and admins see."""
+    from vctl.core.identity import Identity
+    from vctl.ops import gpus
+    from vctl.store.store import Store
+
+    cli("run --no-wait -g 1 -- true")  # registers this machine
+    record([(stranger, GIB)], [])
+    with Store.open(cli.home) as store:
+        for identity, shown in (
+            (None, "sleep 60"),
+            (Identity(os.getuid(), "me"), "sleep 60"),
+            (Identity(os.getuid() + 1, "other"), None),
+            (Identity(os.getuid() + 1, "admin", is_admin=True), "sleep 60"),
+        ):
+            store.identity = identity
+            (process,) = gpus.list_gpus(store)[0]["processes"]
+            assert (process["pid"], process["command"]) == (stranger, shown)
+            assert process["user"] is not None

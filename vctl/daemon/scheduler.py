@@ -11,6 +11,7 @@ from vctl.daemon.carrying import FORGET_S, Carrier
 from vctl.daemon.checkpoint import Checkpoint
 from vctl.daemon.clock import Clock
 from vctl.daemon.confining import AUTO
+from vctl.daemon.devices import DevicePolicy
 from vctl.daemon.durations import RunDurations
 from vctl.daemon.following import FollowedState, Unreadable
 from vctl.daemon.observing import SAFETY_S, Observer
@@ -18,6 +19,7 @@ from vctl.daemon.provider import Provider
 from vctl.daemon.trouble import Trouble, say
 from vctl.daemon.turn import Turn
 from vctl.engine.lifecycle import IllegalTransition
+from vctl.engine.rules.bookings import due_after
 from vctl.engine.rules.gates import begins_after
 from vctl.engine.rules.preemption import nearest as nearest_end
 from vctl.engine.settings import LeaseTerms
@@ -54,6 +56,7 @@ class Scheduler:
         runtime: Runtime | None = None,
         clock: Clock | None = None,
         durations: RunDurations | None = None,
+        devices: DevicePolicy | None = None,
     ) -> None:
         self.store, self.kind, self.local_node = store, kind, local_node
         self.lease_terms = terms or LeaseTerms()
@@ -75,8 +78,9 @@ class Scheduler:
         )  # fmt: skip
         self.next_runs = NextRuns(store, self.carrier, durations)
         self.observer = Observer(
-            store, self.runtime, self.provider, self.next_runs, durations, interval_s=maintenance_interval_s
-        )
+            store, self.runtime, self.provider, self.next_runs, durations,
+            interval_s=maintenance_interval_s, devices=devices,
+        )  # fmt: skip
         self.work = Turn(store, self.observer, self.carrier, self.next_runs, self.now)
 
     def now(self) -> Now:
@@ -210,7 +214,8 @@ class Scheduler:
             return 0.0
         now = self.now()
         due = [*self.work.memo.due, *self.observer.due(now), *self.provider.due(now.uptime)]
-        due += [at - now.wall + now.uptime for at in (*nearest_end(state), *begins_after(state, now.wall))]
+        times = (*nearest_end(state), *begins_after(state, now.wall), *due_after(state, now.wall))
+        due += [at - now.wall + now.uptime for at in times]
         if (at := state.timers.next_ns) is not None:
             due.append(at)
         nearest = min(
