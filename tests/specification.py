@@ -105,6 +105,7 @@ SECTIONS = {
     "17.migration": "Migrations, backup, restore, copies.",
     "17.private": "Modes of files; no shell; no link is followed; text cannot move the terminal.",
     "18.budgets": "The cost does not grow with what is not touched.",
+    "19.users": "A cluster for each user, made from a template by the first submit.",
     "19.private": "A /tmp and a PID namespace of a job's own.",
     "19.service": "One scheduler and one server for all users, kept by root, behind a socket; commands use it unasked.",
     "19.devices": "Devices with their holders and processes; those that nobody booked; fences.",

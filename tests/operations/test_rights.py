@@ -142,6 +142,7 @@ TABLE: dict[str, tuple[dict[str, Any], set[str]]] = {
     "vnode": ({"vnode_id": "lab/0"}, ALL),
     "leases": ({}, ALL),
     "demand": ({}, ALL),
+    "report": ({"by": "job"}, ALL),
     "events": ({}, ALL),
     "summary": ({"kind": "jobs"}, ALL),
     "login": ({}, USERS),

@@ -48,6 +48,7 @@ WORDS = {
     "why": ("Explain why a job or a task waits, and which changes would start it now.", "jobs"),
     "demand": ("Show the resource requests that wait.", "objects"),
     "events": ("Show the history of changes.", "views"),
+    "report": ("Show what users, clusters or jobs held, waited for and wasted.", "report"),
     "timeline": ("Show when jobs and tasks ran, and on which nodes.", "timeline"),
     "daemon": ("Run the scheduler until it is stopped.", "upkeep"),
     "login": ("Get a token for the HTTP API of a shared service: it acts as you.", "tokens"),
@@ -89,7 +90,7 @@ SECTIONS = {
     "Work": ("run", "ps", "logs", "stop", "wait", "shell", "attach", "job", "task"),
     "Look": (
         "status", "top", "why", "gpus", "events", "list", "get", "summary", "cluster-resources", "available-resources",
-        "nodes", "current-cluster", "current-node", "timeline", "simulate",
+        "nodes", "current-cluster", "current-node", "timeline", "report", "simulate",
     ),
     "Clusters": ("vc", "reserve", "lease", "limit", "demand"),
     "Nodes": ("node",),
@@ -117,13 +118,15 @@ ELSEWHERE = {
     "nvidia-smi": "gpus", "nvtop": "gpus", "nvitop": "gpus", "gpustat": "gpus", "devices": "gpus",
     "priority": "job edit", "nice": "job edit", "renice": "job edit",
     "export": "vc export", "import": "vc apply", "plan": "vc plan", "alloc": "shell",
+    "book": "reserve", "booking": "reserve", "bookings": "vc list", "reservation": "reserve",
+    "reservations": "vc list",
     "users": "ps", "who": "ps", "quota": "limit list", "quotas": "limit list", "limits": "limit list",
-    "sacctmgr": "limit",
+    "sacctmgr": "limit", "sreport": "report", "usage": "report", "reports": "report", "accounting": "report",
 }  # fmt: skip
 """First words of Slurm, PBS, LSF, Ray and kubectl -> the command of vctl; the longest entry counts."""
 _SUMS = "`vctl summary jobs` counts jobs, `vctl timeline` shows when they ran, `vctl ps -a` lists them"
 INSTEAD = {
-    **dict.fromkeys(("report", "reports", "sreport", "usage", "history", "stats", "seff", "sstat"), _SUMS),
+    **dict.fromkeys(("history", "stats", "seff", "sstat"), _SUMS),
     **dict.fromkeys(
         ("pause", "suspend"), "`vctl job hold` keeps a waiting job from starting; no running job pauses"
     ),

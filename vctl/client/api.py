@@ -49,6 +49,7 @@ class Client(State):
 
     status = Verb(views.status)
     scheduler = Verb(views.scheduler)
+    report = Verb(views.report)
     leases = State.list_leases
     demand = State.list_demand
     gpus = State.list_gpus
@@ -160,7 +161,7 @@ class Client(State):
         if not isinstance(self.backend, Local):
             raise NotPermitted(
                 f"{path} cannot be written: the state is at {self.backend!r}",
-                fix="run it there, with VCTL_ADDRESS unset",
+                fix=self.backend.config.nearer,
             )
         with self.backend.opened() as store:
             return ops.backup.backup(store, Path(path))

@@ -52,6 +52,7 @@ class ClusterFields(TypedDict, total=False):
     borrow_limit: Amounts | None
     lending_limit: Amounts | None
     private: Sequence[str] | None
+    user_template: Mapping[str, Any] | None
     queue: Mapping[str, Any] | None
     submitters: Sequence[str] | None
     admins: Sequence[str] | None

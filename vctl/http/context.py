@@ -89,7 +89,8 @@ async def within(ticket: asyncio.Event, seconds: float) -> None:
 class Server:
     """One running server. ``token`` None: no token is required (a private socket, or ``--no-token`` on loopback).
 
-    ``users``: of a shared service, whose requests have the identity of who asks; None in personal mode.
+    ``users``: of a shared service, whose requests have the identity of who asks; None in personal mode. ``address``: of
+    that service.
     """
 
     home: Path
@@ -97,6 +98,7 @@ class Server:
     token: str | None
     loopback: bool = True
     users: Users | None = None
+    address: str = ""
     changes: Changes = field(default_factory=Changes)
 
     def __post_init__(self) -> None:
@@ -109,7 +111,7 @@ class Server:
         """The state, for one operation in one thread; it stays open for later ones."""
         with self._stores.opened() as store:
             store.caller, store.local_node = None, self.config.local_node
-            store.identity = ASKING.get(self._own)
+            store.identity, store.address = ASKING.get(self._own), self.address
             try:
                 yield self.background.attend(store)
             except VctlError as error:

@@ -89,7 +89,9 @@ def serve_users(config: Config, listening: socket.socket, keeper: KeeperLine) ->
 
     home = config.home()
     Store.open(home).close()
-    _answer(Server(home, config, None, loopback=False, users=Users()), listening, lambda: None, keeper)
+    address = f"unix:{listening.getsockname()}"
+    server = Server(home, config, None, loopback=False, users=Users(), address=address)
+    _answer(server, listening, lambda: None, keeper)
 
 
 def import_server() -> None:

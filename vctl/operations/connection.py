@@ -57,6 +57,11 @@ class Connection:
             self._host, self._port = parts.hostname or "", parts.port
         except ValueError:
             self._host, self._port = "", None
+        if parts.scheme == "unix" and parts.netloc:  # unix://run/x, one slash short
+            raise BadSpec(
+                f"VCTL_ADDRESS: {address!r} names no socket",
+                fix=f"write unix:///{parts.netloc}{parts.path}",
+            )
         if self._scheme not in ("http", "https", "unix") or not (self._host or self._unix):
             raise BadSpec(
                 f"VCTL_ADDRESS: {address!r} is not the address of a server",

@@ -90,7 +90,7 @@ def update(
         return _update_primary(store, queue, access, revision)
     _check_changed_id(cluster_id, "created or updated")
     normalized = _with_contents(cluster_id, change)
-    rights.check_cluster(store, cluster_id)
+    rights.check_cluster(store, cluster_id, above=_is_of_user(store, cluster_id))
     if queue:
         _check_has_queue(rows.cluster(cluster_row(store, cluster_id)))
     nodes.join(store)
@@ -105,6 +105,12 @@ def update(
         _set_queue(store, updated, queue)
         set_access(store, updated, access)
         return get_cluster(store, cluster_id)
+
+
+def _is_of_user(store: Store, cluster_id: str) -> bool:
+    """Whether a cluster was made for a user, who does not change its limits himself."""
+    row = table.get(store, cluster_id) if store.identity is not None else None
+    return row is not None and bool(rows.cluster(row).of_user)
 
 
 def _update_primary(

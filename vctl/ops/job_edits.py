@@ -103,7 +103,11 @@ def edit(
         if max_running is not NOT_GIVEN:
             _limit(store, array, rows, max_running)
         if changes.values:
+            is_longer = "time_limit_s" in changes.values and any(row["status"] == jb.RUNNING for row in rows)
+            booked = ops.bookings.kept_now(store) if is_longer else set()
             _change(store, array, rows, members, changes, awaited)
+            if booked:
+                ops.bookings.check_kept(store, booked)
         return get_job(store, ref)
 
 

@@ -521,6 +521,7 @@ def prune(store: Store, older_than_s: float, *, dry_run: bool = False) -> Pruned
         "jobs": [submission_id for _, submission_id in old],
         "events": events,
         "files": [str(path.relative_to(store.home)) for path in files],
+        "clusters": ops.user_clusters.prune(store, before, dry_run=dry_run),
         "dry_run": dry_run,
     }
 

@@ -193,6 +193,11 @@ def check_target(store: Store, parent_id: str) -> None:
     if job is not None and parent_id != job["parent_cluster_id"]:
         own = cluster_text(job["parent_cluster_id"])
         raise _refused(job, f"cluster {cluster_text(parent_id)}, and submits to {own} only", None)
+    check_submitter(store, parent_id)
+
+
+def check_submitter(store: Store, parent_id: str) -> None:
+    """Raise NotPermitted unless the caller, from wherever he asks, is a submitter or an admin of this cluster."""
     identity = store.identity
     if identity is None or identity.is_admin:
         return

@@ -35,6 +35,7 @@ else:
 NEVER = float("inf")
 RETRY_S = 1.0
 _AT_ONCE_S = 0.001  # if a run ends within this time, its start is written together with its end
+_USER_AT_ONCE_S = 0.004  # the same where the process first becomes a user's, in a fork of Python
 # If a run ends within this further time, the scheduler gets one message of start and end. The second time is
 # for a run that follows another one at once.
 _SHORT_S, _SHORT_NEXT_S = 0.005, 0.03
@@ -293,7 +294,7 @@ class Supervision:
 
     def _first_wait(self) -> "Iterator[float]":
         """Delay the record of the start and its message: a run that ends soon has one for start and end."""
-        yield _AT_ONCE_S
+        yield _AT_ONCE_S if self.begun is None else _USER_AT_ONCE_S
         if self.status is None and not self.is_signalled:
             self.record_start()
             if self.log is None:  # a bounded log needs ``wait`` from now on

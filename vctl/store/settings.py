@@ -10,12 +10,14 @@ from vctl.store.rows import (
     ACCESS,
     BORROW,
     LENDING,
+    OF_USER,
     PRIMARY_ACCESS,
     PRIMARY_QUEUE,
     PRIMARY_REVISION,
     PRIVATE,
     QUEUE,
     STOPPED,
+    USER_TEMPLATE,
     loads,
     queue_policy,
 )
@@ -28,8 +30,8 @@ SHARED = "shared"
 """The key in ``meta`` of the mark of a shared state."""
 
 __all__ = [
-    "ACCESS", "BORROW", "LENDING", "PRIVATE", "STOPPED", "access_of", "access_upward", "accesses", "is_shared",
-    "note_shared", "of", "primary_revision", "queue_of", "queues",
+    "ACCESS", "BORROW", "LENDING", "OF_USER", "PRIVATE", "STOPPED", "USER_TEMPLATE", "access_of", "access_upward",
+    "accesses", "is_shared", "note_shared", "of", "primary_revision", "queue_of", "queues",
 ]  # fmt: skip
 
 
