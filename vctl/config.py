@@ -25,6 +25,7 @@ COLORS = ("auto", "always", "never")
 DUMB = ("dumb", "unknown")
 """Values of ``TERM`` for terminals that show only plain text: no colours, and no line is redrawn."""
 JOB_SCOPES = ("own", "all")
+CGROUPS = ("auto", "all", "off")
 RAY_JOBS = ("lazy", "private", "none")
 _SOCKET = "socket "
 """How the origin of an address begins that follows from the setting ``socket``."""
@@ -110,6 +111,13 @@ SETTINGS: tuple[Setting, ...] = (
         "GPU memory up to which such processes are not avoided.",
         256 << 20,
     ),
+    Setting(
+        "idle_gpu_after",
+        "duration",
+        "VCTL_IDLE_GPU_AFTER",
+        "Time without use after which a booked GPU is reported as idle; 0: never.",
+        1800,
+    ),
     Setting("kill_grace", "duration", "VCTL_KILL_GRACE", "Time between SIGTERM and SIGKILL.", 3),
     Setting(
         "maintenance_interval",
@@ -164,6 +172,13 @@ SETTINGS: tuple[Setting, ...] = (
         0,
     ),
     Setting(
+        "cgroups",
+        "cgroups",
+        "VCTL_CGROUPS",
+        "Runs that get a cgroup: auto (those with --memory; all of a shared service), all or off.",
+        "auto",
+    ),
+    Setting(
         "supervisor_per_job",
         "flag",
         "VCTL_SUPERVISOR_PER_JOB",
@@ -174,6 +189,7 @@ SETTINGS: tuple[Setting, ...] = (
 OF_THE_SCHEDULER = (
     "ray", "maintenance_interval", "lease_idle_timeout", "lease_cooldown", "lease_duration", "reclaim_grace",
     "provider", "provider_timeout", "idle_exit", "log_max_bytes", "foreign_gpu_processes", "foreign_gpu_memory",
+    "idle_gpu_after", "cgroups",
 )  # fmt: skip
 """The settings that a scheduler reads once, when it starts: a command that has another value changes nothing."""
 BY_NAME: Mapping[str, Setting] = {setting.name: setting for setting in SETTINGS}
@@ -433,6 +449,7 @@ _PARSERS: Mapping[str, Callable[[object, str], object]] = {
     "job_scope": _choice(JOB_SCOPES),
     "ray_jobs": _choice(RAY_JOBS),
     "foreign": _choice(FOREIGN),
+    "cgroups": _choice(CGROUPS),
     "notify": _notify,
     "cluster": lambda value, where: resolve_cluster_id(as_text(value, where, "a cluster id"), where),
 }

@@ -151,6 +151,8 @@ def pids(place: Place, *, ending: bytes = b"", holding: bytes = b"") -> list[int
         pid
         for pid in left_of(place)
         if (words := processes.command(pid))
+        and words[3:4]
+        != [os.fsencode(namespaces.SCRIPT)]  # it stands before the command, and shows its words
         and (words[0].endswith(ending) if ending else any(holding in word for word in words))
     )
 

@@ -89,6 +89,9 @@ CASES: Mapping[str, list[dict[str, Any]]] = {
         {"cluster_id": "slices", "spec": {"flexible_resource_min": {"CPU": 2}}},
     ],
     "vc delete": [{"cluster_id": "shared"}, {"cluster_id": "lab", "drain": True}, {"cluster_id": "lab", "force": True}],
+    "reserve": [
+        {"num_cpus": 1, "length_s": 60}, {"num_cpus": 1, "length_s": 60, "at": 4e9, "name": "made", "cluster": "lab"},
+    ],
     "vc remove-nodes": [{"cluster_id": "shared", "node_ids": ["n-01"]}],
     "vc resume": [{"cluster_id": "stopped"}],
     "vc plan": [{"clusters": TREE}],

@@ -201,6 +201,13 @@ LEASES = [
     Column("AGE", lambda lease: words.lasted(lease["since"]), right=True),
     Column("EXPIRES", lambda lease: words.until(lease["expires_at"]), right=True),
 ]
+TOKENS = [
+    Column("TOKEN", "token_id", right=True),
+    Column("USER", "user", rank=GIVES),
+    matters("NAME", lambda token: token["name"] or ""),
+    Column("AGE", lambda token: words.lasted(token["created_at"]), right=True),
+    Column("ENDS", lambda token: words.until(token["ends_at"]), right=True),
+]
 DEMAND = [
     cluster("CLUSTER", "cluster_id"),
     Column("COUNT", "count", right=True),

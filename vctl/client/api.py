@@ -14,7 +14,7 @@ from vctl import operations, ops, spec
 from vctl.client.context import RuntimeContext
 from vctl.client.fields import seconds_of
 from vctl.client.handles import ConfiguredBackend, Local, backend_of
-from vctl.client.job_verbs import Clusters, Jobs, Limits, Nodes, Tasks
+from vctl.client.job_verbs import Clusters, Jobs, Limits, Nodes, Tasks, Tokens
 from vctl.client.state_api import Filter, State
 from vctl.client.virtual_cluster import VirtualCluster, VirtualClusterInfo
 from vctl.core.clusters import PRIMARY
@@ -41,6 +41,7 @@ class Client(State):
         self.submit = self.jobs.submit
         self.run = self.tasks.run
         self.physical_nodes = Nodes(backend, cluster)
+        self.tokens = Tokens(backend, cluster)
         self.limits = Limits(backend, cluster)
 
     def __repr__(self) -> str:

@@ -148,6 +148,10 @@ class Cluster:
     """What its jobs, and those of all clusters in it, have for themselves at least."""
     booking: Booking | None = None
     """When it opens and when it closes; None: it stays."""
+    user_template: ClusterSpec | None = None
+    """The spec of the clusters that are made in it for users; None: it takes jobs itself."""
+    of_user: str = ""
+    """The user for whom it was made from the template of its parent."""
 
     @property
     def is_limited(self) -> bool:

@@ -75,6 +75,10 @@ def date_of(days: int) -> tuple[int, int, int]:
     return year, month + 3 if month < 10 else month - 9, day - (153 * month + 2) // 5 + 1
 
 
+STOPPED_WITH_BOOKING = "it is stopped with its cluster if it still runs at"
+"""What a submit says about a job that may run longer than its cluster is booked."""
+
+
 def opens_at(cluster_id: str, begin_ns: int) -> str:
     """Why the jobs of a booked cluster wait."""
     return f"{cluster_text(cluster_id)} is booked from {timestamp(begin_ns)} on"

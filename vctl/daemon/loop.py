@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from vctl.daemon.collection import Collection
 from vctl.daemon.command_server import CommandServer
-from vctl.daemon.devices import ForeignPolicy
+from vctl.daemon.devices import DevicePolicy
 from vctl.daemon.notifier import Notifier
 from vctl.daemon.scheduler import Scheduler
 from vctl.daemon.trouble import say
@@ -26,7 +26,7 @@ from vctl.runtime.detached import settle_in, use_cpus
 from vctl.runtime.keeper import KeeperLine
 from vctl.runtime.local import LocalRuntime
 from vctl.spec.provider_spec import parse_provider
-from vctl.store import locks, nodes, ownership, rows, upkeep, write
+from vctl.store import locks, nodes, ownership, rows, settings, upkeep, write
 from vctl.store.files import Gone, identity
 from vctl.store.locks import BACKGROUND, FOREGROUND, SchedulerLock, StartLock
 from vctl.store.store import Fenced, Store
@@ -102,6 +102,8 @@ def _rule(
     shared: SharedService | None = None,
 ) -> int:
     """Schedule until the scheduler ends, and release the lock; returns the exit code."""
+    if shared is not None:
+        settings.note_shared(store)
     ray_nodes.check(store, on_ray=bool(config.get("ray")))
     write.load_all()
     scheduler = _scheduler_of(store, config, kind=kind, shared=shared)
@@ -170,12 +172,17 @@ def _scheduler_of(store: Store, config: Config, *, kind: str, shared: SharedServ
             reclaim_grace_s=float(config.get("reclaim_grace")),
         ),
         log_max_bytes=int(config.get("log_max_bytes")),
+        cgroups=config.get("cgroups"),
         provider=parse_provider(
             config.get("provider"),
             timeout_s=float(config.get("provider_timeout")),
             units=config.get("unit_resources"),
         ),
-        foreign=ForeignPolicy(config.get("foreign_gpu_processes"), int(config.get("foreign_gpu_memory"))),
+        devices=DevicePolicy(
+            config.get("foreign_gpu_processes"),
+            int(config.get("foreign_gpu_memory")),
+            float(config.get("idle_gpu_after")),
+        ),
     )
 
 

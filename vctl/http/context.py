@@ -16,7 +16,9 @@ from starlette.requests import HTTPConnection
 from vctl.config import Config
 from vctl.core.caller import Caller
 from vctl.core.identity import Identity
+from vctl.errors import VctlError
 from vctl.operations.declare import Context
+from vctl.ops import privacy
 from vctl.ops.background import Background, KeptScheduler
 from vctl.ops.users import Users
 from vctl.runtime.watch import MODIFY, Watch
@@ -110,7 +112,12 @@ class Server:
         with self._stores.opened() as store:
             store.caller, store.local_node = None, self.config.local_node
             store.identity, store.address = ASKING.get(self._own), self.address
-            yield self.background.attend(store)
+            try:
+                yield self.background.attend(store)
+            except VctlError as error:
+                if store.identity is not None:
+                    privacy.veil_error(store, error)
+                raise
 
     async def read(self, query: Callable[[Store], T]) -> T:
         """Read the state from the event loop without blocking it."""
@@ -130,6 +137,11 @@ class Server:
         if given is None:
             given = {name: os.environ[name] for name in OWN if name in os.environ}
         return {**self.background.settings(), **given}
+
+
+def asking() -> Identity | None:
+    """Who asks in this request of a shared service; None in personal mode."""
+    return ASKING.get(None)
 
 
 def server_of(request: HTTPConnection) -> Server:

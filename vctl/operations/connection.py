@@ -220,7 +220,7 @@ class Connection:
                 fix="correct VCTL_ADDRESS",
             )
         fix = fields.get("hint", "")
-        if status == 401:
+        if status == 401 and "vctl login" not in fix:
             fix = "set VCTL_TOKEN to the server's token, or VCTL_TOKEN_FILE to a file that holds it"
         code = int(fields.get("exit_code", 1))
         details = dict(fields.get("details") or {})

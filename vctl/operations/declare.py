@@ -133,7 +133,11 @@ class Operation(Generic[P, R]):
         if context.store.identity is None:
             return self.run(context, *args, **kwargs)
         ops.rights.begin(context.store, self.right, self.name)
-        reply: R = ops.privacy.veiled(context.store, self.run(context, *args, **kwargs))
+        try:
+            reply: R = ops.privacy.veiled(context.store, self.run(context, *args, **kwargs))
+        except VctlError as error:
+            ops.privacy.veil_error(context.store, error)
+            raise
         return reply
 
     @cached_property

@@ -67,6 +67,7 @@ def create(
     owner: str | None,
     detach: bool = False,
     ledger: Ledger | None = None,
+    of_user: str = "",
 ) -> Cluster:
     """Add a cluster with its resources: a logical cluster, or a sub-cluster inside the cluster of a job.
 
@@ -92,11 +93,12 @@ def create(
         raise Conflict(f"virtual cluster {name} exists already", fix=f"vctl vc update {name} …")
     check_lending(kind, change.lending_limit)
     divisible = True if kind == SUB else bool(change.divisible)
+    _check_template(change, cluster_id, kind, divisible=divisible)
     spec = change.spec or (ClusterSpec() if kind == SUB else NOTHING)
     cluster = Cluster(
         cluster_id, parent_id, kind, spec, divisible, store.next_revision(), job=job,
         borrow_limit=change.borrow_limit or None, lending_limit=change.lending_limit or {},
-        private=change.private or (),
+        private=change.private or (), user_template=(*(change.user_template or ()), None)[0], of_user=of_user,
     )  # fmt: skip
     ledger = _ledger(store, cluster, NOTHING, ledger)
     store.emit(ClusterAdded(store.clock(), cluster, owner))
@@ -120,6 +122,7 @@ def update(
     old = changeable(store, cluster_id)
     check_update(old, change, revision)
     check_lending(old.kind, change.lending_limit)
+    _check_template(change, cluster_id, old.kind, divisible=old.divisible)
     spec = old.spec if change.spec is None else common_first(old.spec, change.spec)
     cluster = replace(
         old,
@@ -128,6 +131,7 @@ def update(
         borrow_limit=old.borrow_limit if change.borrow_limit is None else change.borrow_limit or None,
         lending_limit=old.lending_limit if change.lending_limit is None else change.lending_limit,
         private=old.private if change.private is None else change.private,
+        user_template=old.user_template if change.user_template is None else (*change.user_template, None)[0],
     )
     store.emit(ClusterChanged(store.clock(), cluster))
     if change.spec is not None:
@@ -137,6 +141,15 @@ def update(
     elif ledger is not None:
         ledger.put_cluster(cluster)
     return cluster
+
+
+def _check_template(change: ClusterChange, cluster_id: str, kind: str, *, divisible: bool) -> None:
+    """Refuse a template where no cluster of a user can be."""
+    if change.user_template and not (divisible and kind == LOGICAL):
+        problem = f"{cluster_text(cluster_id)} holds no clusters of users"
+        raise refuse(
+            param("user_template"), problem, f"give it to a logical cluster with {param('divisible')}"
+        )
 
 
 def delete(store: Store, cluster_id: str, *, ledger: Ledger | None = None) -> None:

@@ -90,7 +90,7 @@ def update(
         return _update_primary(store, queue, access, revision)
     _check_changed_id(cluster_id, "created or updated")
     normalized = _with_contents(cluster_id, change)
-    rights.check_cluster(store, cluster_id)
+    rights.check_cluster(store, cluster_id, above=_is_of_user(store, cluster_id))
     if queue:
         _check_has_queue(rows.cluster(cluster_row(store, cluster_id)))
     nodes.join(store)
@@ -107,6 +107,12 @@ def update(
         return get_cluster(store, cluster_id)
 
 
+def _is_of_user(store: Store, cluster_id: str) -> bool:
+    """Whether a cluster was made for a user, who does not change its limits himself."""
+    row = table.get(store, cluster_id) if store.identity is not None else None
+    return row is not None and bool(rows.cluster(row).of_user)
+
+
 def _update_primary(
     store: Store, queue: Mapping[str, object], access: Mapping[str, object], revision: int | None
 ) -> ClusterForm:
@@ -119,6 +125,7 @@ def _update_primary(
             policy = replace(settings.queue_of(store, PRIMARY), **queue)  # type: ignore[arg-type]
             store.emit(QueueChanged(PRIMARY, policy, revision))
         if access:
+            check_people(store, access)
             said = replace(settings.access_of(store, PRIMARY), **access)  # type: ignore[arg-type]
             store.emit(AccessChanged(PRIMARY, said.given, revision))
         return get_cluster(store, PRIMARY)
@@ -139,6 +146,18 @@ def _set_queue(store: Store, cluster: Cluster, queue: Mapping[str, object]) -> N
         store.emit(QueueChanged(cluster.cluster_id, policy))
 
 
+def check_people(store: Store, access: Mapping[str, object]) -> None:
+    """In a shared service: refuse names that nobody on this machine has."""
+    if store.identity is None:
+        return
+    from vctl.ops import users
+
+    for name in ("submitters", "admins"):
+        people = access.get(name)
+        if isinstance(people, tuple):
+            users.check_names(people, param(name))
+
+
 def set_access(store: Store, cluster: Cluster, changes: Mapping[str, object]) -> None:
     """Change who may submit to a cluster, who administers it and whether it shows names; inside a transaction."""
     if not changes:
@@ -148,6 +167,7 @@ def set_access(store: Store, cluster: Cluster, changes: Mapping[str, object]) ->
             f"{cluster_text(cluster.cluster_id)} is a {cluster.kind} cluster: it has the rights of its job",
             fix="name a logical one",
         )
+    check_people(store, changes)
     said = replace(settings.access_of(store, cluster.cluster_id), **changes)  # type: ignore[arg-type]
     store.emit(AccessChanged(cluster.cluster_id, said.given))
 

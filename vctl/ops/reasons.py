@@ -16,7 +16,7 @@ from vctl.core import jobs as jb
 from vctl.core.clusters import BOOKED, PRIMARY, STOPPED
 from vctl.core.gates import gate_of
 from vctl.core.leases import Lease
-from vctl.core.wording import amounts_text, cluster_text, fence_text, listed, opens_at
+from vctl.core.wording import STOPPED_WITH_BOOKING, amounts_text, cluster_text, fence_text, listed, opens_at
 from vctl.ops.forms import Shown, timestamp
 from vctl.store import arrays, clusters, dependencies, job_views, rows, settings
 from vctl.store.store import Row, Store
@@ -120,10 +120,15 @@ class Reasons:
             return reason, message
         parent_id = str(row["parent_cluster_id"])
         parent = None if parent_id == PRIMARY else clusters.get(self.store, parent_id)
+        ends = "" if parent is None else _ends_with_booking(row, parent, self.now)
         if parent is not None and parent["state"] == BOOKED:
-            return jb.BEGIN_TIME, _opens(rows.cluster(parent))
+            return jb.BEGIN_TIME, f"{_opens(rows.cluster(parent))}{ends}"
         is_stopped = parent is not None and parent["state"] == STOPPED
-        return (jb.CLUSTER_STOPPED, _stopped(parent_id)) if is_stopped else (jb.PENDING_EVALUATION, UNSEEN)
+        return (
+            (jb.CLUSTER_STOPPED, _stopped(parent_id))
+            if is_stopped
+            else (jb.PENDING_EVALUATION, f"{UNSEEN}{ends}")
+        )
 
     def shortage(self, row: Row) -> Shortage:
         """The needed and the free resources of a job."""
@@ -425,6 +430,16 @@ def _awaited(store: Store, job_id: int) -> str:
 
 def _opens(cluster: Cluster) -> str:
     return opens_at(cluster.cluster_id, 0 if cluster.booking is None else cluster.booking.begin_ns)
+
+
+def _ends_with_booking(row: Row, parent: Row, now: int) -> str:
+    """What to add for a job that may run longer than its cluster is booked; else nothing."""
+    if rows.BOOKING not in parent["settings"] or (booking := rows.cluster(parent).booking) is None:
+        return ""
+    limit_ns = rows.in_ns(row["time_limit_s"])
+    if limit_ns is not None and max(now, booking.begin_ns) + limit_ns <= booking.end_ns:
+        return ""
+    return f"; {STOPPED_WITH_BOOKING} {timestamp(booking.end_ns)}"
 
 
 def _stopped(cluster_id: str) -> str:

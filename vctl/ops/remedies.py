@@ -20,7 +20,7 @@ from vctl.scheduler.explain import whatif_search as kinds
 from vctl.scheduler.explain.whatif import ProposedChange
 from vctl.spec.job_request import JobRequest, entry_amounts
 from vctl.spec.params import declared
-from vctl.spec.quantities import exact_text
+from vctl.spec.quantities import exact_text, format_duration
 from vctl.spec.task_request import TaskRequest
 from vctl.spec.text import shown
 from vctl.store.rows import dumps, loads
@@ -37,7 +37,8 @@ OTHERWISE = (jb.CAP_REACHED, jb.USER_LIMIT, jb.HEAD_OF_LINE)
 
 def remedy(change: ProposedChange, row: Row, launch: Row, reason: str | None) -> Remedy:
     """The JSON form of a tested change that starts the job of ``row``, which waits for ``reason``."""
-    words, line = _words_and_command(change, row, launch)
+    is_limit = change.kind == kinds.TIME_LIMIT
+    words, line = _limited(change) if is_limit else _words_and_command(change, row, launch)
     if change.kind == kinds.STOP and reason in OTHERWISE:
         words = f"stop job {change.subject}"
     return {"kind": change.kind, "change": words, "command": line, "proven": True}
@@ -105,6 +106,13 @@ def _words_and_command(change: ProposedChange, row: Row, launch: Row) -> tuple[s
             )
     assert change.job is not None, change
     return _request(change), resubmit(row, launch, change.job)
+
+
+def _limited(change: ProposedChange) -> tuple[str, str]:
+    limit = format_duration(change.new or 0)
+    has = f"it has {'none' if change.old is None else format_duration(change.old)}"
+    words = f"give it a time limit of {limit} ({has}), so that it is over before a booking begins"
+    return words, command(["job", "edit", change.subject, "--time-limit", limit])
 
 
 def _raised(change: ProposedChange) -> tuple[str, str]:

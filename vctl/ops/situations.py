@@ -113,10 +113,10 @@ def branch_of(store: Store, cluster_id: str) -> str:
     """The cluster that has all that the work of a cluster can have; the primary where that is no smaller tree.
 
     Machines that a provider makes, places reserved by preemptions, and a node that replaces a dead one may come from
-    anywhere. What counts against a limit may be anywhere, too.
+    anywhere. What counts against a limit may be anywhere, too, and what is booked comes from above.
     """
     is_lost = any(state in LOST for state in nodes.states(store))
-    is_open = is_lost or preemptions.nominations(store) or limits.exist(store)
+    is_open = is_lost or preemptions.nominations(store) or limits.exist(store) or clusters.booked(store)
     return PRIMARY if is_open or templates(store) else judge_of(store, cluster_id)
 
 

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from itertools import takewhile
 from typing import TYPE_CHECKING
 
+from vctl import ops
 from vctl.core import jobs as jb
 from vctl.core import tasks as tk
 from vctl.core.jobs import PendingJob
@@ -17,6 +18,7 @@ from vctl.core.wording import counted, listed
 from vctl.errors import NotFound
 from vctl.ops import arrays, expected, feasible, forms, jobs, nodes, self_waiting, situations, submitting
 from vctl.ops import tasks as task_ops
+from vctl.ops.cluster_views import NoUserCluster
 from vctl.ops.forms import Shown
 from vctl.ops.obstacles import obstacles, obstacles_of_task
 from vctl.ops.positions import ahead
@@ -265,6 +267,14 @@ def dry_run(store: Store, request: JobRequest, *, environment: Mapping[str, str]
     messages.
     """
     environ = os.environ if environment is None else environment
+    try:
+        return _dry_run(store, request, environ)
+    except NoUserCluster as missing:
+        with nodes.rolled_back(store):
+            return ops.user_clusters.made(store, missing, lambda: _dry_run(store, request, environ))
+
+
+def _dry_run(store: Store, request: JobRequest, environ: Mapping[str, str]) -> DryRun:
     with nodes.as_if_joined(store):
         prepared = submitting.prepare(store, request, environ)
         with nodes.rolled_back(store):

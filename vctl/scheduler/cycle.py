@@ -203,7 +203,9 @@ class Round:
         self.freed: list[QueueScan] = []
         """Where a job was kept off by a reservation that is gone or starts later by now: a next round follows."""
         self.is_nominated = any(queue.nominations for queue in queues.values())
-        self.scopes = _scopes(queues.values()) | {shared.scope for shared in booked(ledger)}
+        self.scopes = _scopes(queues.values())
+        if ledger.booked is not None:
+            self.scopes |= {shared.scope for shared in booked(ledger)}
         nominations = [one for queue in queues.values() for one in queue.nominations.values()]
         self.holds = Nominations(ledger, nominations)
         self.preemptor = Preemptor(ledger, running, self.holds, now_ns, active=preempts, steps=search_steps)

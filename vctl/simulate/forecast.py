@@ -28,14 +28,14 @@ from functools import cached_property
 from heapq import heappush
 
 from vctl.core import jobs as jb
-from vctl.core.clusters import PRIMARY
+from vctl.core.clusters import BOOKED, PRIMARY
 from vctl.core.jobs import PendingJob, RunningJob
 from vctl.core.ledger import Ledger
 from vctl.core.limits import USER
 from vctl.core.nodes import ALIVE, Node
 from vctl.core.queue_policy import STRICT
 from vctl.core.values import field, replace, value
-from vctl.core.wording import cluster_text, listed, timestamp
+from vctl.core.wording import cluster_text, listed, opens_at, timestamp
 from vctl.engine.rules.leases import expired
 from vctl.engine.rules.revocation import revoked
 from vctl.engine.settings import LeaseTerms, TurnMemo
@@ -338,7 +338,14 @@ class _Future(Player):
         awaited = {name for _, name in self.backlog.awaits.get(job.job_id, ())} | {job.array_id}
         node_ids = nodes_of(start)
         near = [one for one in self._ended if {one.job.submission_id, one.job.array_id} & (awaited - {None})]
-        near = near or [one for one in self._ended if one.node_ids & node_ids] or self._ended
+        cluster = self.ledger.clusters.get(job.parent_id)
+        booking = None if cluster is None else cluster.booking
+        if booking is not None and booking.begin_ns == self.now_ns:
+            return f"when the booking of {cluster_text(job.parent_id)} begins at {timestamp(self.now_ns)}"
+        near = near or [one for one in self._ended if one.node_ids & node_ids]
+        if self.closed and not near:
+            return f"when the booking of {cluster_text(self.closed[0])} ends at {timestamp(self.now_ns)}"
+        near = near or self._ended
         if near:
             first, others = near[0], len(near) - 1
             also = f", as {'does' if others == 1 else 'do'} {others} more" if others else ""
@@ -407,6 +414,8 @@ class _Future(Player):
             of_array = [one for one in self._holders.values() if self._array_of(one) == job.array_id]
             return _endless(sorted(one.submission_id for one in of_array)) or "its array has no free place"
         cluster = self.ledger.clusters.get(job.parent_id)
+        if cluster is not None and cluster.state == BOOKED and cluster.booking is not None:
+            return opens_at(job.parent_id, cluster.booking.begin_ns)
         if cluster is None or not cluster.starts_jobs:
             return f"{cluster_text(job.parent_id)} admits no jobs"
         return self._why_refused(job, seen)

@@ -11,7 +11,7 @@ from heapq import heappop, heappush
 from itertools import chain, count
 
 from vctl.core import jobs as jb
-from vctl.core.clusters import ACTIVE, BOOKED
+from vctl.core.clusters import ACTIVE, BOOKED, REMOVING
 from vctl.core.jobs import PendingJob, RunningJob
 from vctl.core.ledger import Ledger
 from vctl.core.queue_policy import REQUEUE
@@ -76,6 +76,8 @@ class Player:
         self._ends: list[tuple[int, int, int]] = []
         """A heap of (end, job id, number of the attempt)."""
         self._begins: list[int] = []
+        self.closed: list[str] = []
+        """The booked clusters that were closed at the last moment."""
         self._holders: dict[int, RunningHolder] = {}
 
     # ---- events ----
@@ -238,6 +240,7 @@ class Player:
                 self.end(job_id)
         while self._begins and self._begins[0] <= moment:
             heappop(self._begins)
+        self.closed.clear()
         if self.ledger.timed:
             self._close_bookings()
             self._open_bookings()
@@ -250,7 +253,7 @@ class Player:
                 continue
             below = [cluster_id, *self.ledger.below(cluster_id)]
             for one in below:
-                for job_id in list(self.running.of_parent.get(one, ())):
+                for job_id in self._holders.keys() & self.running.of_parent.get(one, {}).keys():
                     self.end(job_id)
                     self.jobs[job_id].cut, self.jobs[job_id].end_ns = True, self.now_ns
                 if (queue := self.queues.pop(one, None)) is not None:
@@ -260,9 +263,20 @@ class Player:
                             jb.BOOKING_ENDED,
                             "the booking of its cluster has ended",
                         )
+            self.ledger.put_cluster(replace(self.ledger.clusters[cluster_id], state=REMOVING))
             for one in reversed(below):
-                if one in self.ledger.clusters:
+                if one in self.ledger.clusters and self._is_unused(one):
                     self.ledger.remove_cluster(one)
+            self.closed.append(cluster_id)
+
+    def _is_unused(self, cluster_id: str) -> bool:
+        """Whether nothing is in a cluster, nor in its virtual nodes."""
+        ledger = self.ledger
+        vnode_ids = ledger.members.get(cluster_id, ())
+        return not ledger.subclusters.get(cluster_id) and all(
+            ledger.capacities[vnode_id].is_untouched() and vnode_id not in ledger.homes
+            for vnode_id in vnode_ids
+        )
 
     def _open_bookings(self) -> None:
         """Open the booked clusters whose begin has come and whose place is free."""

@@ -99,6 +99,8 @@ class Pruned(TypedDict):
     jobs: list[str]
     events: int
     files: list[str]
+    clusters: list[str]
+    """Clusters that were made for users, of which no job is left."""
     dry_run: bool
 
 
@@ -184,6 +186,8 @@ class ClusterSettings(ClusterAccess):
     borrow_limit: Amounts | None
     lending_limit: Amounts
     private: list[str]
+    user_template: Mapping[str, Any] | None
+    of_user: str | None
     queue: Mapping[str, Any]
 
 
@@ -274,7 +278,8 @@ class GpuHolder(TypedDict):
 
 
 class GpuProcess(TypedDict):
-    """A process on a device. ``kind``: job; left (of a run that is over); foreign (nobody booked it); ignored.
+    """A process on a device. ``kind``: job; left (of a run that is over); foreign (nobody booked it); ignored; unseen
+    (of another PID namespace, on a device that is booked).
 
     ``memory``: its bytes there, null where the driver does not say. ``command``: null where it may not be shown.
     """
@@ -292,7 +297,8 @@ class GpuForm(TypedDict):
     """A device: who has booked it, and what is measured there. ``booked``: the share in use by jobs, of 1.
 
     ``state``: FREE, BOOKED, FOREIGN (processes that nobody booked), AVOIDED (for these it takes no new job) or FENCED
-    (processes that a run left behind). ``measured``: nvml, recorded (figures of a file) or null, without figures.
+    (processes that a run left behind). ``idle_since``: it is booked, and nobody has used it since. ``measured``: nvml,
+    recorded (figures of a file) or null, without figures.
     """
 
     gpu_id: str
@@ -304,6 +310,7 @@ class GpuForm(TypedDict):
     booked: float
     cluster_id: str | None
     holders: list[GpuHolder]
+    idle_since: str | None
     utilization: int | None
     memory_used: int | None
     memory_total: int | None
@@ -328,6 +335,23 @@ class NodeOfCluster(TypedDict):
     ParentNodeID: str | None
     Kind: str
     State: str
+
+
+class TokenForm(TypedDict):
+    """A token of a user of a shared service, without its secret."""
+
+    token_id: int
+    name: str | None
+    user: str
+    created_at: str
+    ends_at: str
+
+
+class LoginForm(TokenForm):
+    """A new token. ``token`` is shown this once; ``link`` carries it to the page of a server on this machine."""
+
+    token: str
+    link: str
 
 
 class VNodeForm(TypedDict):

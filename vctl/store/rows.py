@@ -22,8 +22,9 @@ from vctl.core.tasks import PENDING_ARGS, Task
 dumps, loads = compact.dumps, compact.loads
 BORROW, LENDING, STOPPED, QUEUE = "borrow_limit", "lending_limit", "stopped", "queue"
 ACCESS, PRIVATE, BOOKING = "access", "private", "booking"
+USER_TEMPLATE, OF_USER = "user_template", "of_user"
 """The keys of the column ``settings`` of a cluster: limits, why it is stopped, how its queue is served, whose it is,
-what its jobs have for themselves, for when it is booked."""
+what its jobs have for themselves, for when it is booked, the template of clusters of users, whose of these it is."""
 PRIMARY_QUEUE, PRIMARY_REVISION, PRIMARY_ACCESS = "primary_queue", "primary_revision", "primary_access"
 """The keys in ``meta`` of the settings of the primary cluster, which has no row of its own."""
 
@@ -179,6 +180,7 @@ def cluster(row: Row) -> Cluster:
         row["state"], job, limits.get("borrow_limit"), limits.get("lending_limit", {}),
         queue_policy(limits.get("queue", {})), bool(row["detached"]), tuple(limits.get("private", ())),
         booking(limits[BOOKING]) if BOOKING in limits else None,
+        spec(limits[USER_TEMPLATE]) if USER_TEMPLATE in limits else None, limits.get(OF_USER, ""),
     )  # fmt: skip
 
 

@@ -300,7 +300,17 @@ LATER: list[tuple[str, str]] = [
         "ALTER TABLE nodes ADD COLUMN fences TEXT NOT NULL DEFAULT '[]';",
     ),  # unit resource -> instance -> why no new work gets it
     (
-        "0023_accounts",
+        "0023_tokens",  # of the users of a shared service
+        """
+        CREATE TABLE tokens (
+            token_id INTEGER PRIMARY KEY AUTOINCREMENT, digest TEXT NOT NULL, uid INTEGER NOT NULL, user TEXT NOT NULL,
+            name TEXT NOT NULL, created_at INTEGER NOT NULL, ends_at INTEGER NOT NULL
+        );
+        CREATE INDEX tokens_by_uid ON tokens (uid);
+        """,
+    ),
+    (
+        "0024_accounts",
         """CREATE TABLE attempts (
             job_id INTEGER NOT NULL, attempt INTEGER NOT NULL, user TEXT NOT NULL, cluster_id TEXT NOT NULL,
             outcome TEXT NOT NULL, resources TEXT, started_at INTEGER NOT NULL, ended_at INTEGER NOT NULL,

@@ -32,6 +32,7 @@ def _changed(cluster: Data, sentence: str) -> Answer:
     "vc create",
     "vctl vc create team-a --divisible --replica-sets '{\"8c16g\": 2}'",
     "vctl vc create team-b --divisible --min CPU=4,memory=8GiB --max CPU=8",
+    """vctl vc create lab --divisible --max CPU=16 --user-template '{"flexible_resource_max": {"CPU": 4}}'""",
     'vctl vc create small --spec \'{"flexible_resource_min": {"CPU": 2}}\' --parent team-a',
     common=(NO_LOCAL_NODE, *CHANGES),
 )

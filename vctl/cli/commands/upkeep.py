@@ -274,7 +274,8 @@ def _pruned(data: "Pruned") -> Answer:
     count = len(data["jobs"])
     verb = "would be deleted" if data["dry_run"] else "deleted"
     files = f" and {counted(len(data['files']), 'file')} moved aside" if data["files"] else ""
-    answer = done(data, "", f"{counted(count, 'job')}{files} {verb}")
+    unused = f" and {counted(len(data['clusters']), 'cluster')} of users" if data["clusters"] else ""
+    answer = done(data, "", f"{counted(count, 'job')}{files}{unused} {verb}")
     answer.names = data["jobs"]
     return answer
 
@@ -287,5 +288,5 @@ def _pruned(data: "Pruned") -> Answer:
     lasts=True,
 )
 def prune(call: Call, options: Annotated[Given, Together.of(upkeep.prune)]) -> Answer:
-    """Delete jobs that ended long ago, and files that vctl moved aside."""
+    """Delete jobs that ended long ago, files that vctl moved aside, and clusters of users without jobs."""
     return _pruned(upkeep.prune(call.backend, **options or {}))

@@ -195,7 +195,7 @@ def _queues(state: SchedulerState) -> dict[str, Queue]:
     if state.nominations or state.preemptions or any(queue.tasks for queue in state.tasks.queues.values()):
         return {}
     leases = state.leases.values()
-    if state.ledger.booked is not None:
+    if state.ledger.timed:
         return {}
     if state.ledger.withheld or any(lease.state == CALLED or lease.expires_at for lease in leases):
         return {}

@@ -172,7 +172,8 @@ class Trials:
                 settle(ledger)
             before, withheld, ledger.withheld = ledger.grown, ledger.withheld, {}
             ledger.grown = {}
-            refusal = why_no_place(ledger, job.parent_id, job.spec, job.entry)
+            with ledger.bookings_in_force(()):  # it may be over before they begin
+                refusal = why_no_place(ledger, job.parent_id, job.spec, job.entry)
             ledger.grown, ledger.withheld = before, withheld
         return refusal is None or refusal.exhausted
 
