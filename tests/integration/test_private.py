@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 
 from tests.integration.conftest import Place, eventually, is_gone
+from tests.integration.service import ANA, BEN, running_service, users_of_the_host
 from tests.specification import spec
 from vctl.runtime import namespaces, own_tmp, processes
 
@@ -326,3 +327,24 @@ def test_a_user_has_it_without_root(tmp_path: Path) -> None:
 
 def test_doctor_says_what_is_in_force(place: Place) -> None:
     assert "jobs can have for themselves (--private): tmp, pids" in place.read("doctor")["notes"]
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="makes users of the machine, so it has to be root")
+def test_users_of_a_shared_service_have_it() -> None:
+    """In user namespaces of their own, with their own files, which nobody has to remove for them."""
+    before = stores()
+    with users_of_the_host(), running_service() as service:
+        for user in (ANA, BEN):
+            say = "id -un; ls /tmp /var/tmp; echo x >/tmp/x; ls -d /proc/[0-9]* | wc -l; echo $VCTL_PRIVATE"
+            name = service.ok(user, "run", "-d", "--private", "tmp,pids", "--", "sh", "-c", say).strip()
+            ended = eventually(
+                lambda user=user, name=name: (
+                    (job := service.read(user, "job", "status", name))["exit_code"] is not None and job
+                ),
+                "its end",
+            )
+            said = service.ok(user, "logs", name)
+            assert ended["exit_code"] == 0, said
+            assert said.splitlines()[0] == user
+            assert said.splitlines()[-2:] == ["4", "tmp,pids"]
+    assert stores() <= before
