@@ -109,6 +109,7 @@ SECTIONS = {
     "19.private": "A /tmp and a PID namespace of a job's own.",
     "19.service": "One scheduler and one server for all users, kept by root, behind a socket; commands use it unasked.",
     "19.devices": "Devices with their holders and processes; those that nobody booked; fences.",
+    "19.limits": "The kernel enforces memory, processes and shares of CPU time per run and cluster, where it can.",
     "19.rights": "Who asks is what the kernel or a token says; each operation has a right, and one table answers it.",
     "19.start": "Processes are their users': ids, groups, home, log, directory, program; root checks what is asked.",
     "19.accounting": "What users and clusters used, waited for and wasted is reported; limits of both hold.",

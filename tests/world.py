@@ -499,6 +499,8 @@ class Folding:
         "promises": "*",
         "provider_requests": "*",
         "limits": "*",
+        "attempts": "*",
+        "past_use": "*",
         "task_inputs": "*",
         "runs_ahead": "*",
         "set_aside": "source, row_key, iif(source IN ('jobs', 'tasks'), '', content), problem, at",
@@ -605,6 +607,9 @@ def picture_of(state: FollowedState) -> dict[object, object]:
     )
     found.update((("request", request_id), one) for request_id, one in state.node_requests.items())
     found.update((("limit", limit.key), limit) for limit in state.ledger.limits)
+    if state.ledger.limits.periods:
+        for whose, days in state.running.spent.items():
+            found.update((("spent", whose, day), amount) for day, amount in days.items() if amount)
     tasks = state.tasks
     found.update((("task", task_id), task) for task_id, task in tasks.unfinished.items())
     found.update(

@@ -65,7 +65,7 @@ def test_a_stale_process_that_nobody_booked_is_seen(cli: Cli, record: Record, st
     assert (two["state"], two["processes"]) == ("FREE", [])
     shown = cli("gpus").out
     assert f"pid {stranger}" in shown
-    assert "nobody booked it" in shown
+    assert "not booked: sleep 60" in shown
     assert "recorded" in shown  # it never looks as if it were measured
 
 

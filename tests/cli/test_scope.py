@@ -143,8 +143,10 @@ CHANGES = {
     "restore": "restore copy",
 }
 CHANGE_NOTHING = {"vc plan", "simulate"}
-ELSEWHERE = {"task cancel", "task run-many", "task put"}
-"""Cancel and many: test_the_task_of_another_job_is_not_cancelled. What is put belongs to the calling job, unnamed."""
+ELSEWHERE = {"task cancel", "task run-many", "task put", "login", "logout", "token revoke"}
+"""Cancel and many: test_the_task_of_another_job_is_not_cancelled. What is put belongs to the calling job, unnamed.
+Tokens are of a shared service: tests/operations/test_rights.py.
+"""
 
 
 def test_every_verb_that_changes_something_is_tried() -> None:

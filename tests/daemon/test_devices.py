@@ -10,9 +10,12 @@ from pathlib import Path
 import pytest
 
 from tests.specification import spec
+from vctl.core.clusters import PRIMARY
+from vctl.core.jobs import Run
 from vctl.core.nodes import FOREIGN, LOCAL, Fence, Node
-from vctl.core.resources import GPU, SCALE, whole_node
-from vctl.daemon.devices import EVERY_S, FENCED_S, STALE_S, DeviceObserver, ForeignPolicy
+from vctl.core.resources import GPU, SCALE, Allocation, whole_node
+from vctl.core.values import replace
+from vctl.daemon.devices import EVERY_S, FENCED_S, STALE_S, DeviceObserver, DevicePolicy
 from vctl.daemon.following import FollowedState
 from vctl.engine.stimuli import DevicesObserved, Now
 from vctl.runtime import processes
@@ -27,7 +30,7 @@ GIB = 1 << 30
 
 
 class Library:
-    """Two devices with what a test puts on them. ``hangs``: the driver does not answer until it is cleared."""
+    """Two devices with what a test puts on them, in use by ``percent``; it ``answers`` unless that is cleared."""
 
     source = "recorded"
 
@@ -37,6 +40,8 @@ class Library:
         self.answers.set()
         self.fails = False
         self.looks = 0
+        self.percent: int | None = 0
+        self.used = 0
 
     def devices(self) -> list[tuple[tuple[int, int, int], str, str, int]]:
         return []
@@ -47,14 +52,15 @@ class Library:
         if self.fails:
             raise NvmlError("nvmlInit_v2 failed with code 999")
         return [
-            Measured(uuid, "H100", 80 * GIB, 0, 0, self.on.get(uuid, ())) for uuid in ("a", "b", "elsewhere")
+            Measured(uuid, "H100", 80 * GIB, self.used, self.percent, self.on.get(uuid, ()))
+            for uuid in ("a", "b", "elsewhere")
         ]
 
 
 class Watched:
     """An observer on a state directory with this machine as a node, and the time."""
 
-    def __init__(self, store: Store, policy: ForeignPolicy) -> None:
+    def __init__(self, store: Store, policy: DevicePolicy) -> None:
         self.store, self.library, self.time = store, Library(), 10**12
         node = Node(
             "box",
@@ -84,7 +90,7 @@ def store(tmp_path: Path) -> Iterator[Store]:
 
 
 def watched(store: Store, word: str = "avoid") -> Watched:
-    return Watched(store, ForeignPolicy(word))
+    return Watched(store, DevicePolicy(word))
 
 
 def stranger(pid: int, memory: int | None = 5 * GIB) -> DeviceProcess:
@@ -125,7 +131,7 @@ def test_processes_that_nobody_booked(
         for uuid, some in on.items()
         if uuid != "elsewhere"
     }
-    assert told == ({"node_id": "box", "pids": here} if here and word != "ignore" else None)
+    assert told == ({"node_id": "box", "pids": here, "idle": {}} if here and word != "ignore" else None)
 
 
 def test_when_it_looks(store: Store) -> None:
@@ -179,7 +185,7 @@ def test_a_driver_that_fails_neither_begins_nor_ends_a_fence(
 
 def test_a_machine_without_devices_is_never_looked_at(store: Store) -> None:
     library = Library()
-    observer = DeviceObserver(store, ForeignPolicy("avoid"), lambda: library)
+    observer = DeviceObserver(store, DevicePolicy("avoid"), lambda: library)
     state = FollowedState.load(store)
     assert observer.observe(state, [], Now(1, 1), has_work=True) == []
     assert (library.looks, observer.due()) == (0, [])
@@ -203,3 +209,63 @@ def test_an_ignored_process_counts_no_more_but_a_later_one_with_its_number_does(
     finally:
         child.kill()
         child.wait()
+
+
+def holds(box: Watched, run_id: str, number: int) -> None:
+    """A run that holds a device of the machine."""
+    held = Allocation({GPU: SCALE}, {GPU: {number: SCALE}})
+    box.state.runs[run_id] = Run(run_id, 1, 1, 0, PRIMARY, "box", "box", held)
+
+
+def test_a_booked_device_that_nobody_uses_is_told_after_a_while(store: Store) -> None:
+    box = Watched(store, DevicePolicy(idle_s=60))
+
+    def idle(after_s: float) -> list[str]:
+        box.look(after_s)
+        return sorted((store.recall(REPORTED) or {"idle": {}})["idle"])
+
+    assert idle(1) == idle(100) == []  # nobody has booked any
+    holds(box, "1.1.0.a", 1)
+    assert idle(10) == idle(50) == []
+    assert idle(20) == ["1"]
+    box.library.percent = 3
+    assert idle(10) == []  # it is used
+    box.library.percent = 0
+    assert (idle(5), idle(70)) == ([], ["1"])
+    box.library.used = 2 * GIB  # memory came or went: somebody loads a model
+    assert (idle(10), idle(70)) == ([], ["1"])
+    box.library.used += 1 << 20
+    assert idle(10) == ["1"]
+    del box.state.runs["1.1.0.a"]
+    holds(box, "2.1.0.a", 1)
+    assert idle(10) == []  # another job has it now
+    box.library.percent = None
+    assert idle(100) == []  # the driver does not tell
+    assert store.recall(REPORTED) is None
+
+
+def test_the_time_can_be_never(store: Store) -> None:
+    box = Watched(store, DevicePolicy(idle_s=0))
+    holds(box, "1.1.0.a", 1)
+    box.look()
+    box.look(10**6)
+    assert store.recall(REPORTED) is None
+
+
+def test_a_process_of_another_namespace_counts_where_nobody_has_booked(store: Store) -> None:
+    """In a container NVML may name pids of the host, which say nothing here."""
+    box = watched(store)
+    box.library.on = {"a": (DeviceProcess(4_194_303, GIB),), "b": (DeviceProcess(4_194_302, GIB),)}
+    holds(box, "1.1.0.a", 1)
+    assert [one.number for one in box.look() or ()] == [0]
+
+
+def test_a_device_that_the_node_no_longer_has_is_nobody_s_concern(store: Store) -> None:
+    box = watched(store)
+    box.library.on = {"a": (stranger(7),), "b": (stranger(8),)}
+    assert [one.number for one in box.look() or ()] == [0, 1]
+    node = box.state.ledger.nodes["box"]
+    smaller = Allocation({**node.total.amounts, GPU: SCALE}, {GPU: {1: SCALE}}, node.total.cores)
+    box.state.ledger.put_node(replace(node, total=smaller))
+    assert [one.number for one in box.look() or ()] == [1]
+    assert list(store.recall(REPORTED)["pids"]) == ["1"]

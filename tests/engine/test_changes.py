@@ -79,7 +79,7 @@ SAMPLES: list[ch.Change] = [
     ch.RowSetAside(9, "usage", ("c", "c##j", "me", "CPU"), "ValueError: ü"),
     ch.RunStripped("1.1.0.aa"),
     ch.ClusterRepaired("c"),
-    ch.LimitSet(Limit("user", "ana", "CPU", 15000, author="ü", at=3)),
+    ch.LimitSet(Limit("user", "ana", "gpu_hours", 15000, "day", "ü", 3), (("c", "ana", 7, 1 << 50),)),
     ch.LimitCleared(Limit("cluster", "c", "running_jobs", 3), "me"),
     ch.RunAssignedAhead("2.1.0.x", 2, "1.1.0.x", 7, 11),
     ch.RunTakenBack("2.1.0.x", 2),
@@ -140,7 +140,7 @@ SAMPLES: list[ch.Change] = [
     ch.MembersUnfolded("a", 5, 9, ((6, 7), (9, 9))),
     ch.BeginTimesPassed(((1, 2),)),
     ch.DependencyMet(2, "k", "p", "ok", "j", 0),
-    ch.JobRequeued(PendingJob(1, "j", "p", "s", SPEC, {"CPU": 1}), "Backoff", "m", {"cause": "ExitCode"}),
+    ch.JobRequeued(PendingJob(1, "j", "p", "s", SPEC, {"CPU": 1}), "Backoff", "m", {"cause": "ExitCode"}, 9),
 ]  # fmt: skip
 
 

@@ -41,7 +41,7 @@ class Devices:
                     "devices": [
                         {
                             "uuid": f"GPU-{at}", "name": "NVIDIA H100 80GB HBM3", "memory_total": 80 * GIB,
-                            "processes": [{"pid": pid, "memory": memory} for pid, memory in some],
+                            "utilization": 0, "processes": [{"pid": pid, "memory": memory} for pid, memory in some],
                         }
                         for at, some in enumerate(held)
                     ]
@@ -209,3 +209,19 @@ def test_a_driver_that_cannot_be_asked_stops_nothing(place: Place, devices: Devi
     place.reach("second", "RUNNING")
     eventually(lambda: "devices cannot be measured" in (place.home / "daemon.log").read_text())
     assert "cannot be measured" in place.ok("gpus")
+
+
+def test_a_job_that_does_not_use_its_device_is_named_and_goes_on(place: Place, devices: Devices) -> None:
+    place.more |= {"VCTL_IDLE_GPU_AFTER": "1"}
+    place.ok("run", "-d", "-g", "1", "--submission-id", "notebook", "--", "sleep", "1000")
+    place.reach("notebook", "RUNNING")
+    assert gpu(place, 0)["idle_since"] is None
+    (told,) = eventually(lambda: place.read("status")["devices"])
+    assert told["message"].startswith("notebook of ")
+    assert "has booked GPU 0" in told["message"]
+    assert gpu(place, 0)["idle_since"] is not None
+    assert ", idle " in place.ok("gpus")
+    assert place.job("notebook")["status"] == "RUNNING"
+    place.ok("stop", "notebook")
+    place.reach("notebook", "STOPPED")
+    assert (gpu(place, 0)["idle_since"], place.read("status")["devices"]) == (None, [])

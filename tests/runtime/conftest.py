@@ -3,16 +3,24 @@
 from __future__ import annotations
 
 import os
+import pwd
+import shutil
 import sys
+import tempfile
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 
+from tests.accounts import HostUsers, acting_as
 from vctl.runtime import processes
 from vctl.runtime.local import LocalRuntime
 from vctl.runtime.protocol import ExitRecord, LaunchRequest, RunState, Seen, StartRecord
+
+if TYPE_CHECKING:
+    from tests.runtime.shared_ground import SharedGround
 
 PATIENCE_S = 30.0
 STUBBORN = """
@@ -121,3 +129,31 @@ def ground(tmp_path: Path) -> Iterator[Ground]:
     here = Ground(tmp_path / "state")
     yield here
     here.end()
+
+
+@pytest.fixture(scope="module")
+def users() -> Iterator[dict[str, pwd.struct_passwd]]:
+    """The account of a service, and two of its users."""
+    host = HostUsers()
+    try:
+        svc = host.add("svc")
+        ana = host.add("ana", groups=("lab", "gpu"))
+        yield {"svc": svc, "ana": ana, "ben": host.add("ben", groups=("lab",))}
+    finally:
+        host.remove()
+
+
+@pytest.fixture
+def shared(users: dict[str, pwd.struct_passwd]) -> Iterator[SharedGround]:
+    """A shared service with these users; the test has the rights of its account."""
+    from tests.runtime.shared_ground import SharedGround, make_places
+
+    top = Path(tempfile.mkdtemp(prefix="vctlt-"))
+    make_places(top, users["svc"])
+    try:
+        with acting_as(users["svc"]):
+            here = SharedGround(top, users)
+            yield here
+            here.end()
+    finally:
+        shutil.rmtree(top)

@@ -4,21 +4,18 @@ from __future__ import annotations
 
 import errno
 import os
-import pwd
 import shutil
 import signal
 import stat
 import subprocess
 import sys
-import tempfile
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from tests.accounts import HostUsers, acting_as, as_root, needs_root
+from tests.accounts import as_root, needs_root
 from tests.runtime.conftest import STUBBORN, eventually, is_gone
-from tests.runtime.shared_ground import SharedGround, make_places
+from tests.runtime.shared_ground import SharedGround
 from tests.specification import spec
 from vctl.runtime import processes
 from vctl.runtime.protocol import RunState
@@ -28,30 +25,6 @@ pytestmark = [needs_root, spec("19.start")]
 
 PYTHON = shutil.which("python3", path="/usr/bin:/usr/local/bin") or sys.executable
 """One that every user can run; that of the tests may lie in a directory of root."""
-
-
-@pytest.fixture(scope="module")
-def users() -> Iterator[dict[str, pwd.struct_passwd]]:
-    host = HostUsers()
-    try:
-        svc = host.add("svc")
-        ana = host.add("ana", groups=("lab", "gpu"))
-        yield {"svc": svc, "ana": ana, "ben": host.add("ben", groups=("lab",))}
-    finally:
-        host.remove()
-
-
-@pytest.fixture
-def shared(users: dict[str, pwd.struct_passwd]) -> Iterator[SharedGround]:
-    top = Path(tempfile.mkdtemp(prefix="vctlt-"))
-    make_places(top, users["svc"])
-    try:
-        with acting_as(users["svc"]):
-            ground = SharedGround(top, users)
-            yield ground
-            ground.end()
-    finally:
-        shutil.rmtree(top)
 
 
 def python(code: str) -> tuple[str, ...]:

@@ -118,16 +118,17 @@ def test_a_running_job_without_a_limit_keeps_its_place() -> None:
 
 @pytest.mark.parametrize("seed", range(25))
 def test_random_bookings_beside_random_loads(seed: int) -> None:
-    """What ``tests/soak`` does with many more seeds."""
+    """Each booking opens at its begin, nobody is in its way, and nobody waits for ever."""
     Load(seed).check()
 
 
 @pytest.mark.soak
-def test_many_random_bookings_beside_random_loads() -> None:
-    loads = [Load(seed) for seed in range(500)]
+@pytest.mark.parametrize("first", range(0, 500, 50))
+def test_many_random_bookings_beside_random_loads(first: int) -> None:
+    loads = [Load(seed) for seed in range(first, first + 50)]
     for load in loads:
         load.check()
-    assert sum(load.bookings for load in loads) > 500
+    assert sum(load.bookings for load in loads) > 50
     used, drained = sum(load.used for load in loads), sum(load.drained for load in loads)
     assert used > drained * 1.05, "backfill uses the time before the begins"
 
@@ -176,13 +177,13 @@ class Load:
         )
         ends = [one for one in trace.player.jobs.values() if one.end_ns is not None]
         assert len(ends) == len(self.jobs), "nobody waits for ever"
-        self.used = self._work(trace)
+        self.used, booked = self._work(trace), self.bookings
         drained = Trace(self.nodes, self.cpus, self.policy)
         drained.player.play(
             [drained._arrival(job, job.at) for job in sorted(self.jobs, key=lambda job: job.at)],
             each=lambda: self._drain(drained),
         )
-        self.drained = self._work(drained)
+        self.drained, self.bookings = self._work(drained), booked
 
     def _book(self, trace: Trace) -> None:
         for at, name, wanted, begin, end in self.wanted:

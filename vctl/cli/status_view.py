@@ -101,6 +101,8 @@ def _head(screen: "Screen", data: Data) -> Iterator[str]:
         last = scheduler.get("last_round_ms")
         scheduler_text = ("running" + (f", last round {last:.3g} ms" if last is not None else ""), "green")
     yield from screen.text(("Scheduler", "bold"), "  ", scheduler_text)
+    if service := scheduler.get("service"):
+        yield from screen.text(("Service", "bold"), f"    {service}, you are {scheduler['user']}")
 
 
 def _sections(screen: "Screen", data: Data) -> Iterator[Section]:
@@ -150,6 +152,11 @@ def _remaining(job: Data) -> Cell:
     return Cell(format_duration(int(seconds)), "yellow" if seconds < 60 else "")
 
 
+def _device_text(gpu_id: str) -> str:
+    node_id, _, number = gpu_id.rpartition("/")
+    return f"GPU {number} of {node_id} "
+
+
 def _with_members(job: Data) -> str:
     """The id of a waiting job, and how many members of its array wait behind it."""
     behind = job["members"] - 1
@@ -180,7 +187,7 @@ _BELOW = [
 ]
 _DEVICES = [
     Column("GPU", "gpu_id", middle=True),
-    matters("WHAT", "message"),
+    matters("WHAT", lambda row: row["message"].removeprefix(_device_text(row["gpu_id"]))),
 ]
 _RUNNING = [
     key("JOB", "submission_id"),

@@ -58,11 +58,11 @@ def timestamp(ns: int) -> str:
     minutes, second = divmod(seconds, 60)
     hours, minute = divmod(minutes, 60)
     days, hour = divmod(hours, 24)
-    year, month, day = _date(days)
+    year, month, day = date_of(days)
     return f"{year:04}-{month:02}-{day:02}T{hour:02}:{minute:02}:{second:02}.{us:06}Z"
 
 
-def _date(days: int) -> tuple[int, int, int]:
+def date_of(days: int) -> tuple[int, int, int]:
     """The date so many days after 1970-01-01, without ``datetime``, which takes each command a millisecond.
 
     Years begin in March, and eras of 400 years in a March: the day that not every year has is the last of its year.
@@ -73,6 +73,10 @@ def _date(days: int) -> tuple[int, int, int]:
     month = (5 * day + 2) // 153
     year += 400 * era + (month >= 10)
     return year, month + 3 if month < 10 else month - 9, day - (153 * month + 2) // 5 + 1
+
+
+STOPPED_WITH_BOOKING = "it is stopped with its cluster if it still runs at"
+"""What a submit says about a job that may run longer than its cluster is booked."""
 
 
 def opens_at(cluster_id: str, begin_ns: int) -> str:

@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import contextlib
 import threading
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Container, Iterable, Mapping
 
+from vctl.core.clusters import LOGICAL, PRIMARY_KIND
 from vctl.core.nodes import FOREIGN, LEFT, LOCAL, Fence, Node
 from vctl.core.resources import GPU
 from vctl.core.values import field, value
@@ -33,11 +34,24 @@ AT_ONCE_S = 0.25
 
 
 @value(frozen=True, slots=True)
-class ForeignPolicy:
-    """What is done about processes that nobody booked: ``ignore``, ``report`` or ``avoid``, above so many bytes."""
+class DevicePolicy:
+    """What is done about processes that nobody booked: ``ignore``, ``report`` or ``avoid``, above so many bytes.
+
+    ``idle_s``: after this time without use a booked device is reported as idle; 0: never.
+    """
 
     word: str = "report"
     least_bytes: int = 256 << 20
+    idle_s: float = 1800.0
+
+
+@value(slots=True)
+class _Use:
+    """The use of a booked device: by which runs, how much memory, and since when it is flat."""
+
+    runs: frozenset[str]
+    memory: int
+    since: int
 
 
 class DeviceReader:
@@ -78,6 +92,9 @@ class DeviceReader:
             self._wake()
 
 
+_Found = tuple[OnDevice, DeviceProcess]
+
+
 @value(slots=True)
 class _Place:
     """The node of this machine with its devices: UUID -> number, and the ignored processes: pid -> start."""
@@ -86,12 +103,21 @@ class _Place:
     numbers: Mapping[str, int]
     ignored: Mapping[int, int] = field(default_factory=dict)
 
+    def counts(self, found: OnDevice, process: DeviceProcess, *, is_booked: bool) -> bool:
+        """Whether a process without a run counts as foreign.
+
+        One that /proc does not show is of another PID namespace: on a booked device it may be the job's.
+        """
+        if found.started is None:
+            return bool(process.user) or not is_booked
+        return self.ignored.get(found.pid) != found.started
+
 
 class DeviceObserver:
     """Looks at the devices of this machine. Without devices it does nothing."""
 
     def __init__(
-        self, store: Store, policy: ForeignPolicy, load: Callable[[], DeviceLibrary | None] = nvml.load
+        self, store: Store, policy: DevicePolicy, load: Callable[[], DeviceLibrary | None] = nvml.load
     ) -> None:
         self.store, self.policy = store, policy
         self.figures = DeviceReader(store.wake, load)
@@ -102,6 +128,7 @@ class DeviceObserver:
         self._run_of: dict[tuple[int, int], str] = {}
         """(pid, start) -> the run to which the process belonged when it was last seen on a device."""
         self._said = ""
+        self._uses: dict[int, _Use] = {}
 
     def begin(self) -> None:
         """Look in the first turn after a state was loaded."""
@@ -134,8 +161,9 @@ class DeviceObserver:
         if node is None or (measured := self._measured()) is None:
             return []
         ending = {one.run.run_id for one in stimuli if isinstance(one, ProcessOver)}
-        fences, foreign = self._look(state, node, measured, ending)
-        self._report(node.node_id, foreign)
+        booked = self._booked(state, node, ending)
+        fences, foreign = self._look(state, node, measured, booked, ending)
+        self._report(node.node_id, foreign, self._idle(booked, measured, now))
         if fences:
             self._at = min(self._at, now.uptime + int(FENCED_S * 1e9))
         return [DevicesObserved(node.node_id, tuple(fences))] if fences or node.fences else []
@@ -172,60 +200,90 @@ class DeviceObserver:
             say(f"devices cannot be measured: {problem}" if problem else "devices can be measured again")
         return None if problem else measured
 
-    def _report(self, node_id: str, foreign: dict[int, list[int]]) -> None:
-        """Keep which devices of this machine foreign processes use, for commands that do not measure."""
+    def _booked(self, state: FollowedState, node: Node, ending: set[str]) -> dict[int, set[str]]:
+        """Device -> the runs whose jobs have booked it, or a share of it."""
+        booked: dict[int, set[str]] = {}
+        for run_id, run in state.runs.items():
+            if run.node_id != node.node_id or run_id in ending:
+                continue
+            vnode = state.ledger.vnodes.get(run.vnode_id)
+            is_own = vnode is not None and state.ledger.clusters[vnode.cluster_id].kind not in (
+                PRIMARY_KIND,
+                LOGICAL,
+            )
+            held = vnode.allocation if vnode is not None and is_own else run.allocation
+            for number in held.instances.get(GPU, ()):
+                booked.setdefault(number, set()).add(run_id)
+        return booked
+
+    def _idle(self, booked: Mapping[int, set[str]], measured: Iterable[Measured], now: Now) -> dict[str, int]:
+        """The booked devices that have not been used for long -> since when: no use, and memory that is flat."""
+        place = self._place(self._node_id or "") if booked and self.policy.idle_s else None
+        figures = {place.numbers.get(one.uuid): one for one in measured} if place is not None else {}
+        uses: dict[int, _Use] = {}
+        for number, runs in booked.items():
+            if (figure := figures.get(number)) is None:
+                continue
+            before, present = self._uses.get(number), _Use(frozenset(runs), figure.memory_used, now.wall)
+            is_flat = (
+                before is not None
+                and figure.utilization == 0
+                and before.runs == present.runs
+                and abs(before.memory - present.memory) <= figure.memory_total // 100
+            )
+            uses[number] = before if before is not None and is_flat else present
+        self._uses = uses
+        after = int(self.policy.idle_s * 1e9)
+        return {str(number): use.since for number, use in uses.items() if use.since + after <= now.wall}
+
+    def _report(self, node_id: str, foreign: dict[int, list[int]], idle: dict[str, int]) -> None:
+        """Keep for commands, which do not measure, what foreign processes use and what lies idle."""
         found = (
             {str(number): pids for number, pids in foreign.items()} if self.policy.word != "ignore" else {}
         )
-        said = {"node_id": node_id, "pids": found} if found else None
+        said = {"node_id": node_id, "pids": found, "idle": idle} if found or idle else None
         if said != self.store.recall(REPORTED):
             with self.store.transaction():
                 observed.remember(self.store, REPORTED, said)
 
     def _look(
-        self, state: FollowedState, node: Node, measured: Iterable[Measured], ending: set[str]
-    ) -> tuple[list[Fence], dict[int, list[int]]]:
+        self, state: FollowedState, node: Node, measured: Iterable[Measured], booked: Container[int],
+        ending: set[str],
+    ) -> tuple[list[Fence], dict[int, list[int]]]:  # fmt: skip
         place = self._place(node.node_id) if any(one.processes for one in measured) else None
         if place is None:
             self._run_of.clear()
             return [], {}
         live = {run_id: run for run_id, run in state.runs.items() if run_id not in ending}
-        known = mains(
-            (
-                (run.run_id, run.pid, run.pid_start, run.boot_id)
-                for run in live.values()
-                if run.node_id == node.node_id
-            ),
-            self._boot,
-        )
+        here = (run for run in live.values() if run.node_id == node.node_id)
+        known = mains(((run.run_id, run.pid, run.pid_start, run.boot_id) for run in here), self._boot)
         personal = None if self.store.identity is not None else str(self.store.home)
-        look, seen = Attribution(known, live, personal), dict[tuple[int, int], str]()
+        look, before, self._run_of = Attribution(known, live, personal), self._run_of, {}
         fences, strangers = list[Fence](), dict[int, list[int]]()
         for device in measured:
-            if (number := place.numbers.get(device.uuid)) is None:
+            number = place.numbers.get(device.uuid)
+            if number is None or number not in node.total.instances.get(GPU, ()):
                 continue
-            left, foreign = list[tuple[OnDevice, DeviceProcess]](), list[tuple[OnDevice, DeviceProcess]]()
+            left, foreign = list[_Found](), list[_Found]()
             for process in device.processes:
                 found = look.see(process)
                 key = (found.pid, found.started or 0)
-                run_id = found.run_id or self._run_of.get(key)
-                if run_id is not None:
-                    seen[key] = run_id
+                if (run_id := found.run_id or before.get(key)) is not None:
+                    self._run_of[key] = run_id
                     if run_id not in live:
                         left.append((found, process))
-                elif found.started is None or place.ignored.get(found.pid) != found.started:
+                elif place.counts(found, process, is_booked=number in booked):
                     foreign.append((found, process))
             if left:
-                run_id = seen[left[0][0].pid, left[0][0].started or 0]
+                run_id = self._run_of[left[0][0].pid, left[0][0].started or 0]
                 fences.append(_fence(number, LEFT, left, of=f"job {run_id.partition('.')[0]}"))
             elif self.policy.word == AVOID and self._counts(foreign):
                 fences.append(_fence(number, FOREIGN, foreign))
             if foreign:
                 strangers[number] = sorted(one.pid for one, _ in foreign)
-        self._run_of = seen
         return fences, strangers
 
-    def _counts(self, foreign: Iterable[tuple[OnDevice, DeviceProcess]]) -> bool:
+    def _counts(self, foreign: Iterable[_Found]) -> bool:
         """Whether processes have more memory than is tolerated; an unknown amount may be any."""
         held = [one.memory for one, _ in foreign]
         return bool(held) and (None in held or sum(one or 0 for one in held) > self.policy.least_bytes)
@@ -239,7 +297,7 @@ class DeviceObserver:
         return _Place(node_id, numbers, {int(pid): at for pid, at in devices.get("ignored", {}).items()})
 
 
-def _fence(number: int, why: str, some: list[tuple[OnDevice, DeviceProcess]], of: str = "") -> Fence:
+def _fence(number: int, why: str, some: list[_Found], of: str = "") -> Fence:
     some.sort(key=lambda pair: (-(pair[0].memory or 0), pair[0].pid))
     first, recorded = some[0]
     owner = recorded.user or ("" if first.uid is None else user_name(first.uid))

@@ -8,7 +8,7 @@ from vctl.core import jobs as jb
 from vctl.core.jobs import Run
 from vctl.core.values import replace
 from vctl.daemon.ahead import NextRuns
-from vctl.daemon.devices import DeviceObserver, ForeignPolicy
+from vctl.daemon.devices import DeviceObserver, DevicePolicy
 from vctl.daemon.durations import RunDurations
 from vctl.daemon.following import FollowedState
 from vctl.daemon.measuring import Measuring
@@ -107,12 +107,12 @@ class Observer:
 
     def __init__(
         self, store: Store, runtime: Runtime, provider: Provider, next_runs: NextRuns, durations: RunDurations, *,
-        interval_s: float, foreign: ForeignPolicy | None = None,
+        interval_s: float, devices: DevicePolicy | None = None,
     ) -> None:  # fmt: skip
         self.store, self.runtime, self.provider, self.interval_s = store, runtime, provider, interval_s
         self.next_runs, self.durations = next_runs, durations
         self.starts, self.measuring = Starts(), Measuring(store.wake)
-        self.devices = DeviceObserver(store, foreign or ForeignPolicy())
+        self.devices = DeviceObserver(store, devices or DevicePolicy())
         self._results: set[str] = set()
         """Runs whose outputs were measured at the last look."""
         self._early: set[str] = set()

@@ -10,7 +10,8 @@ from vctl.daemon.ahead import NextRuns
 from vctl.daemon.carrying import FORGET_S, Carrier
 from vctl.daemon.checkpoint import Checkpoint
 from vctl.daemon.clock import Clock
-from vctl.daemon.devices import ForeignPolicy
+from vctl.daemon.confining import AUTO
+from vctl.daemon.devices import DevicePolicy
 from vctl.daemon.durations import RunDurations
 from vctl.daemon.following import FollowedState, Unreadable
 from vctl.daemon.observing import SAFETY_S, Observer
@@ -51,10 +52,11 @@ class Scheduler:
         terms: LeaseTerms | None = None,
         provider: ProviderSpec | None = None,
         log_max_bytes: int = 0,
+        cgroups: str = AUTO,
         runtime: Runtime | None = None,
         clock: Clock | None = None,
         durations: RunDurations | None = None,
-        foreign: ForeignPolicy | None = None,
+        devices: DevicePolicy | None = None,
     ) -> None:
         self.store, self.kind, self.local_node = store, kind, local_node
         self.lease_terms = terms or LeaseTerms()
@@ -72,12 +74,12 @@ class Scheduler:
         durations = durations or RunDurations(self.clock)
         self.carrier = Carrier(
             store, self.runtime, self.provider, self.trouble, durations,
-            interval_s=maintenance_interval_s, log_max_bytes=log_max_bytes,
+            interval_s=maintenance_interval_s, log_max_bytes=log_max_bytes, cgroups=cgroups,
         )  # fmt: skip
         self.next_runs = NextRuns(store, self.carrier, durations)
         self.observer = Observer(
             store, self.runtime, self.provider, self.next_runs, durations,
-            interval_s=maintenance_interval_s, foreign=foreign,
+            interval_s=maintenance_interval_s, devices=devices,
         )  # fmt: skip
         self.work = Turn(store, self.observer, self.carrier, self.next_runs, self.now)
 

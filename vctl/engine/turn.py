@@ -60,6 +60,7 @@ def rules(
     yield from nodes.upkeep(state, memo, now.wall, supply.lease, sweep=sweep)
     if state.ledger.booked is not None:
         yield from bookings.opened(state, now.wall)
+        yield from bookings.relocated(state, memo, now.wall)
     if state.leases or memo.notified:
         yield from leases.expired(state, memo, now)
         yield from revocation.revoked(state, memo, now, supply.lease)

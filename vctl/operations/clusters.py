@@ -139,10 +139,10 @@ def reserve(
     context: Context,
     *,
     num_cpus: Annotated[
-        Amount, Opt("-n", "--cpus", metavar="N", reads="text", help="CPUs on each node.")
+        Amount, Opt("-n", "--num-cpus", "--cpus", metavar="N", reads="text", help="CPUs on each node.")
     ] = None,
     num_gpus: Annotated[
-        Amount, Opt("-g", "--gpus", metavar="N", reads="text", help="GPUs on each node.")
+        Amount, Opt("-g", "--num-gpus", "--gpus", metavar="N", reads="text", help="GPUs on each node.")
     ] = None,
     memory: Annotated[
         Amount, Opt("--memory", metavar="SIZE", reads="text", help="Memory on each node, such as 8GiB.")

@@ -16,7 +16,7 @@ from vctl.engine.rules.bookings import opening
 from vctl.errors import Conflict, Infeasible, VctlError, param
 from vctl.ops import cluster_changes, feasible, nodes, rights
 from vctl.ops.cluster_views import get_cluster, resolve
-from vctl.scheduler.bookings import place_of_booking
+from vctl.scheduler.bookings import kept, place_of_booking
 from vctl.scheduler.feasibility import ever
 from vctl.scheduler.placement import Unplaced
 from vctl.scheduler.running import Running
@@ -91,6 +91,27 @@ def reserve(
             for change in opening(ledger, cluster, booking, now):
                 store.emit(change)
         return get_cluster(store, cluster_id)
+
+
+def kept_now(store: Store) -> set[str]:
+    """The booked clusters whose places are surely free at their begins, as the tables are now."""
+    if not table.booked(store):
+        return set()
+    return kept(table.load_ledger(store), Running(_running(store)), store.clock())
+
+
+def check_kept(store: Store, before: set[str]) -> None:
+    """Raise Conflict if a change of this transaction is in the way of a booking that was kept before it."""
+    for cluster_id in sorted(before - kept_now(store)):
+        row = table.get(store, cluster_id)
+        booking = None if row is None else rows.cluster(row).booking
+        if booking is not None:
+            raise Conflict(
+                f"it could still run on resources that are booked for {cluster_text(cluster_id)} from"
+                f" {timestamp(booking.begin_ns)} on",
+                fix=f"give a limit that ends before, or cancel the booking with `vctl vc delete {cluster_id}`",
+                details={"bookings": [cluster_id]},
+            )
 
 
 def _running(store: Store) -> Iterator[RunningJob]:

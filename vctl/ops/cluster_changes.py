@@ -32,6 +32,7 @@ from vctl.engine.rules.starts import rearranged
 from vctl.errors import BadSpec, Conflict, Infeasible, VctlError, param
 from vctl.ops import feasible
 from vctl.ops.cluster_views import blockers_of, check_revision, cluster_row, in_use
+from vctl.ops.kept_limits import limits_kept
 from vctl.ops.leases import check_lending
 from vctl.scheduler.elasticity import Grow, flexible_parts, growing, level_above
 from vctl.scheduler.feasibility import ever
@@ -103,7 +104,8 @@ def create(
     store.emit(ClusterAdded(store.clock(), cluster, owner))
     if detach:
         store.emit(ClusterDetached(cluster_id))
-    fulfil(store, ledger, cluster, NOTHING)
+    with limits_kept(store, cluster_id):
+        fulfil(store, ledger, cluster, NOTHING)
     return cluster
 
 
@@ -134,7 +136,8 @@ def update(
     store.emit(ClusterChanged(store.clock(), cluster))
     if change.spec is not None:
         before = has or old.spec
-        fulfil(store, _ledger(store, cluster, before, ledger), cluster, before)
+        with limits_kept(store, cluster_id):
+            fulfil(store, _ledger(store, cluster, before, ledger), cluster, before)
     elif ledger is not None:
         ledger.put_cluster(cluster)
     return cluster

@@ -125,6 +125,7 @@ def _update_primary(
             policy = replace(settings.queue_of(store, PRIMARY), **queue)  # type: ignore[arg-type]
             store.emit(QueueChanged(PRIMARY, policy, revision))
         if access:
+            check_people(store, access)
             said = replace(settings.access_of(store, PRIMARY), **access)  # type: ignore[arg-type]
             store.emit(AccessChanged(PRIMARY, said.given, revision))
         return get_cluster(store, PRIMARY)
@@ -145,6 +146,18 @@ def _set_queue(store: Store, cluster: Cluster, queue: Mapping[str, object]) -> N
         store.emit(QueueChanged(cluster.cluster_id, policy))
 
 
+def check_people(store: Store, access: Mapping[str, object]) -> None:
+    """In a shared service: refuse names that nobody on this machine has."""
+    if store.identity is None:
+        return
+    from vctl.ops import users
+
+    for name in ("submitters", "admins"):
+        people = access.get(name)
+        if isinstance(people, tuple):
+            users.check_names(people, param(name))
+
+
 def set_access(store: Store, cluster: Cluster, changes: Mapping[str, object]) -> None:
     """Change who may submit to a cluster, who administers it and whether it shows names; inside a transaction."""
     if not changes:
@@ -154,6 +167,7 @@ def set_access(store: Store, cluster: Cluster, changes: Mapping[str, object]) ->
             f"{cluster_text(cluster.cluster_id)} is a {cluster.kind} cluster: it has the rights of its job",
             fix="name a logical one",
         )
+    check_people(store, changes)
     said = replace(settings.access_of(store, cluster.cluster_id), **changes)  # type: ignore[arg-type]
     store.emit(AccessChanged(cluster.cluster_id, said.given))
 

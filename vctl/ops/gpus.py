@@ -27,7 +27,7 @@ from vctl.store.store import Row, Store
 if TYPE_CHECKING:
     from vctl.spec.documents import GpuForm, GpuHolder, GpuProcess, NodeForm
 
-JOB, LEFT, FOREIGN, IGNORED = "job", "left", "foreign", "ignored"
+JOB, LEFT, FOREIGN, IGNORED, UNSEEN = "job", "left", "foreign", "ignored", "unseen"
 """The kinds of processes on a device."""
 FREE, BOOKED, IN_USE, AVOIDED, FENCED = "FREE", "BOOKED", "FOREIGN", "AVOIDED", "FENCED"
 """The states of a device."""
@@ -145,12 +145,16 @@ def _of_node(store: Store, row: Row, holders: _Holders) -> Iterable[GpuForm]:
     figures = DeviceFigures() if is_here else None
     fences = {fence.number: fence for fence in rows.fences(row["fences"]) if fence.name == GPU}
     look = _Processes(store, row) if figures is not None and figures.of else None
+    seen = store.recall(table.REPORTED) or {}
+    idle = seen.get("idle", {}) if seen.get("node_id") == node_id else {}
     for index in sorted(map(int, rows.loads(row["instances"])[GPU])):
         device = known.get(index, {})
         measured = figures.of.get(device.get("uuid", "")) if figures is not None else None
         held = holders.of(node_id, index)
         booked = sum(one["share"] for one in held if one["job_id"] is not None)
-        there = [] if look is None or measured is None else look.forms(measured.processes)
+        there = (
+            [] if look is None or measured is None else look.forms(measured.processes, is_booked=bool(booked))
+        )
         fence = fences.get(index)
         yield {
             "gpu_id": f"{node_id}/{index}",
@@ -162,6 +166,7 @@ def _of_node(store: Store, row: Row, holders: _Holders) -> Iterable[GpuForm]:
             "booked": booked,
             "cluster_id": holders.cluster_of(node_id, index),
             "holders": held,
+            "idle_since": forms.timestamp(idle.get(str(index))) if booked else None,
             "utilization": None if measured is None else measured.utilization,
             "memory_used": None if measured is None else measured.memory_used,
             "memory_total": None if measured is None else measured.memory_total,
@@ -206,12 +211,12 @@ class _Processes:
         self._attribution = probe.Attribution(mains, self._job_of, home)
         self._now, self._ticks = store.clock(), processes.ticks_now()
 
-    def forms(self, there: Iterable[DeviceProcess]) -> list[GpuProcess]:
+    def forms(self, there: Iterable[DeviceProcess], *, is_booked: bool) -> list[GpuProcess]:
         """The processes on one device: those that nobody booked first, then by memory."""
-        forms_ = [self._form(process) for process in there]
+        forms_ = [self._form(process, is_booked=is_booked) for process in there]
         return sorted(forms_, key=lambda one: (one["kind"] == JOB, -(one["memory"] or 0), one["pid"]))
 
-    def _form(self, process: DeviceProcess) -> GpuProcess:
+    def _form(self, process: DeviceProcess, *, is_booked: bool) -> GpuProcess:
         seen = self._attribution.see(process)
         began = None
         if process.age_s is not None:
@@ -222,7 +227,8 @@ class _Processes:
         kind = JOB
         if seen.run_id is None:
             is_ignored = seen.started is not None and self._ignored.get(str(seen.pid)) == seen.started
-            kind = IGNORED if is_ignored else FOREIGN
+            is_unseen = is_booked and seen.started is None and not process.user
+            kind = UNSEEN if is_unseen else IGNORED if is_ignored else FOREIGN
         elif seen.is_over:
             kind = LEFT
         return {

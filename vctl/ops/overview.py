@@ -105,6 +105,14 @@ def device_troubles(store: Store) -> list[GpuTrouble]:
             who = f"pid {pids[0]}" + (f" and {len(pids) - 1} more" if len(pids) > 1 else "")
             text = f"{who} uses GPU {number} of {node_id}, and nobody booked it: see `vctl gpus`"
             found.append({"gpu_id": f"{node_id}/{number}", "message": text})
+    for number, since in seen.get("idle", {}).items():
+        for job in devices.jobs_on(store, node_id, int(number)):
+            name, at = job["submission_id"], forms.timestamp(since)
+            text = (
+                f"{name} of {job['user']} has booked GPU {number} of {node_id} and has not used it since {at}:"
+                f" `vctl stop {name}` gives it back"
+            )
+            found.append({"gpu_id": f"{node_id}/{number}", "message": text})
     return found
 
 

@@ -3,24 +3,31 @@
 Everybody sees the queue and who holds what. Command lines, environments, directories, metadata, paths of logs and
 objects, and messages that may quote any of these, are shown to those who have the right ``read`` (``rights.py``). Every
 reply of an operation goes through ``veiled``, whatever it is: what is private is known by the names of its fields.
+Where a cluster has a private queue, names of jobs and users are hidden, too: such a job is ``hidden-NUMBER``, and
+nobody finds it by a filter of its name or its user.
 """
 
 from __future__ import annotations
 
+import re
 from bisect import bisect_right
 from collections.abc import Iterable, Mapping, Sequence
 from operator import itemgetter
 from typing import Any, TypeVar
 
+from vctl.core.access import Access
+from vctl.core.clusters import PRIMARY
 from vctl.core.listed import Listed
+from vctl.errors import VctlError
 from vctl.ops import rights
-from vctl.store import owners
+from vctl.store import clusters, nodes, owners, settings
+from vctl.store.filters import Condition, Filter
 from vctl.store.store import Row, Store
 
 R = TypeVar("R")
 BLANK: Mapping[str, Any] = {
     "entrypoint": "", "metadata": {}, "log_path": None, "path": "", "message": None, "runtime_env": {}, "argv": [],
-    "env": {}, "cwd": "",
+    "command": None, "env": {}, "cwd": "",
 }  # fmt: skip
 """Private field -> what others see in its place."""
 PUBLIC_DATA = frozenset((
@@ -30,6 +37,10 @@ PUBLIC_DATA = frozenset((
 """What others see of the data of an event about a job."""
 _GONE = -1
 """The number of no job."""
+_TOKEN = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
+"""What an id may consist of, in a text."""
+_NAMES = frozenset(("array_id", "cluster_id", "name", "submission_id", "user"))
+"""The filters of a list by which somebody could find out names."""
 _PRIVATE_REASONS = ("Backoff", "LaunchFailed")
 """Reasons of a waiting job whose message tells how its last attempt ended."""
 
@@ -43,6 +54,51 @@ def veiled(store: Store, reply: R) -> R:
     return result
 
 
+def veil_error(store: Store, error: VctlError) -> None:
+    """Hide names in the texts of an error, such as the nearest ids of an unknown one."""
+    if store.identity is None or store.identity.is_admin:
+        return
+    with store.snapshot():
+        veil = Veil(store)
+        if veil.hidden:
+            error.told_as(veil.renamed)
+
+
+def private_clusters(store: Store) -> list[str]:
+    """The logical clusters whose names are hidden from the caller: their queue is private, and others administer it."""
+    identity = store.identity
+    if identity is None or identity.is_admin:
+        return []
+    said = settings.accesses(store)
+    if not any(one.private_queue for one in said.values()):
+        return []
+    private: dict[str, bool] = {PRIMARY: bool(said.get(PRIMARY, Access()).private_queue)}
+    for row in clusters.parents_first(clusters.logical_rows(store)):
+        own = said.get(row["cluster_id"], Access()).private_queue
+        private[row["cluster_id"]] = private.get(row["parent_id"], False) if own is None else own
+    return [name for name, hides in private.items() if hides and not rights.administers(store, name)]
+
+
+def narrowed(store: Store, within: Condition, filters: Iterable[Filter]) -> Condition:
+    """A condition on ``jobs j`` for a list with filters: one by a name finds no job whose name is hidden."""
+    if store.identity is None or _NAMES.isdisjoint(key for key, _, _ in filters):
+        return within
+    if not (hidden := private_clusters(store)):
+        return within
+    public, values = owners.outside_of(hidden, store.identity.uid)
+    return f"{within[0]} AND {public}", [*within[1], *values]
+
+
+def visible(store: Store, numbers: Iterable[int]) -> set[int]:
+    """Those of these jobs of which the caller may see what they run."""
+    if store.identity is None or store.identity.is_admin:
+        return set(numbers)
+    veil = Veil(store)
+    wanted = set(numbers)
+    veil.look_up(wanted)
+    return {number for number in wanted if veil.sees(number)}
+
+
 class Veil:
     """Leaves out of replies what a caller may not see. It remembers whose jobs are, for one reply."""
 
@@ -52,18 +108,22 @@ class Veil:
         self._visible: dict[int, bool] = {}
         self._administered: dict[str, bool] = {}
         self._shared: list[tuple[int, int]] | None = None
+        self._private = frozenset(private_clusters(store))
+        self.hidden = self._hidden_names()
+        """Hidden name of a job or an array -> the name in its place."""
 
     def over(self, reply: Any) -> Any:
         """The reply, veiled."""
         if isinstance(reply, tuple):  # a page of a list
             return (self.over(reply[0]), *reply[1:])
-        self._look_up(_numbers(reply))
-        return self._part(reply, hidden=False)
+        self.look_up(_numbers(reply))
+        shown = self._part(reply, hidden=False)
+        return self._without_names(shown) if self.hidden else shown
 
     def sees(self, job_id: int) -> bool:
         """Whether the caller may see what a job runs; not of a job that is gone."""
         if (visible := self._visible.get(job_id)) is None:
-            self._look_up([job_id])
+            self.look_up([job_id])
             visible = self._visible[job_id]
         return visible
 
@@ -78,6 +138,55 @@ class Veil:
         if number is None or self.sees(number):
             return form
         return {**form, "data": {name: value for name, value in form["data"].items() if name in PUBLIC_DATA}}
+
+    # ---- names in private queues ----
+
+    def _hidden_names(self) -> dict[str, str]:
+        if not self._private:
+            return {}
+        found: dict[str, str] = {}
+        for row in owners.named_in(self._store, self._private, self._identity.uid):
+            found.setdefault(row["array_id"] or "", f"hidden-{row['job_id']}")
+            found[row["submission_id"]] = f"hidden-{row['job_id']}"
+        public = {row["cluster_id"] for row in clusters.logical_rows(self._store)}
+        # a job may have the name of a cluster or a node, which everybody may read
+        return {
+            name: alias for name, alias in found.items() if name and name not in public | self._node_ids()
+        }
+
+    def _node_ids(self) -> set[str]:
+        return {row["node_id"] for row in nodes.all_rows(self._store)}
+
+    def renamed(self, text: str) -> str:
+        """A text without hidden names."""
+        return _TOKEN.sub(self._alias, text)
+
+    def _alias(self, match: re.Match[str]) -> str:
+        token = match[0]
+        if (alias := self.hidden.get(token)) is not None:
+            return alias
+        array_id, mark, index = token.rpartition("_")
+        alias = self.hidden.get(array_id) if mark and index.isdigit() else None
+        return token if alias is None else f"{alias}_{index}"
+
+    def _without_names(self, part: Any) -> Any:
+        if isinstance(part, str):
+            return self.renamed(part)
+        if isinstance(part, Mapping):
+            shown = {self.renamed(name): self._without_names(value) for name, value in part.items()}
+            if part.get("submission_id") in self.hidden or part.get("array_id") in self.hidden:
+                shown |= {name: blank for name, blank in (("user", ""), ("name", None)) if name in shown}
+            elif "user" in part and self._is_member(part.get("submission_id")):
+                shown |= {"user": "", "name": None}
+            return shown
+        if isinstance(part, (list, Listed)):
+            return [self._without_names(one) for one in part]
+        return part
+
+    def _is_member(self, name: object) -> bool:
+        return isinstance(name, str) and self.renamed(name) != name
+
+    # ---- contents ----
 
     def _part(self, part: Any, *, hidden: bool) -> Any:
         if isinstance(part, Listed):
@@ -94,8 +203,7 @@ class Veil:
         number = form.get("job_id")
         if isinstance(number, int):
             hidden = not self.sees(number)
-        is_process = "pid" in form and "command" in form
-        if is_process and number is None:
+        elif number is None and "pid" in form and "command" in form:  # a process that no job runs
             hidden = form.get("user") != self._identity.name
         shown = {
             name: self._part(value, hidden=hidden) if isinstance(value, (dict, list, Listed)) else value
@@ -103,8 +211,6 @@ class Veil:
         }
         if hidden:
             shown |= {name: blank for name, blank in BLANK.items() if name in shown}
-            if is_process:
-                shown["command"] = None
             if "message" in shown and _tells_nothing(form):
                 shown["message"] = form["message"]
         return shown
@@ -129,7 +235,7 @@ class Veil:
 
     # ---- whose jobs are ----
 
-    def _look_up(self, numbers: Iterable[int]) -> None:
+    def look_up(self, numbers: Iterable[int]) -> None:
         """Note which of these jobs are visible."""
         unknown = set(numbers) - self._visible.keys()
         if not unknown:

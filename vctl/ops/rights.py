@@ -36,6 +36,8 @@ if TYPE_CHECKING:
 
 OWN, ALL = JOB_SCOPES
 """The rights of a job: its cluster and the jobs that it submitted, or everything."""
+COMMAND_FIELDS = frozenset(("argv", "entrypoint", "env", "clean_env", "cwd", "runtime_env"))
+"""The parameters that change what a job runs, as its owner."""
 SERVICE_ADMINS = "root and the admins of the service"
 
 RIGHTS = {
@@ -118,12 +120,10 @@ def begin(store: Store, right: str, name: str) -> None:
         raise _denied(store, "a job with limited rights signs nobody in", store.identity.name, "do that")
 
 
-def personal(store: Store, name: str) -> Conflict | None:
-    """The refusal of a command that only a shared service has; None in one."""
-    if store.identity is not None:
-        return None
+def personal(command: str) -> Conflict:
+    """The refusal, in personal mode, of a command that only a shared service has."""
     return Conflict(
-        f"`{name}` is for a service that several users share (`vctl daemon --shared`), and this state directory is"
+        f"`{command}` is for a service that several users share (`vctl daemon --shared`), and this state directory is"
         " that of one user",
         fix="for HTTP, start `vctl serve`; its token is in the file `token` of the state directory",
     )
@@ -163,7 +163,7 @@ def check_own(store: Store, row: Row, to: str) -> None:
     if identity is not None and not (identity.is_admin or is_owner(identity, row)):
         owner = str(row["user"])
         raise _denied(
-            store, f"what runs in job {row['submission_id']} runs as {owner}", f"{owner} and root", to
+            store, f"what runs in job {row['submission_id']} runs as {owner}", f"{owner} and root", f"{to} it"
         )
 
 

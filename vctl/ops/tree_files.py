@@ -341,6 +341,9 @@ class _Work:
         if after.queue != (DEFAULT if change.before is None else change.before.queue):
             self.store.emit(QueueChanged(after.cluster_id, after.queue))
         if after.access != (Access() if change.before is None else change.before.access):
+            ops.clusters.check_people(
+                self.store, {"submitters": after.access.submitters, "admins": after.access.admins}
+            )
             self.store.emit(AccessChanged(after.cluster_id, after.access.given))
 
 

@@ -316,10 +316,13 @@ def _dry_run(store: Store, request: JobRequest, environ: Mapping[str, str]) -> D
 
 
 def _launch_failure(store: Store, request: JobRequest, around: Mapping[str, str]) -> LaunchFailure | None:
-    """How the command of a request would fail at its start, as files are now; None if nothing shows that."""
+    """How the command of a request would fail at its start, as files are now; None if nothing shows that.
+
+    Files of another user are not looked at, and those that he sees may be others.
+    """
     from vctl.runtime import spawning
 
-    if store.recall(RAY):  # its nodes are other machines
+    if store.identity is not None or store.recall(RAY):  # its nodes are other machines
         return None
     variables = submitting.environment_of(request, around).items()
     problem = spawning.foreseen(

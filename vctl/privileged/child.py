@@ -27,7 +27,6 @@ _PIPE, _FIRST_OTHER = 3, 4
 _MAX_FILES = 1 << 20
 FAILED = 126
 """The exit code of a child whose program did not start."""
-_IGNORED_BY_PYTHON = (signal.SIGPIPE, signal.SIGXFSZ)
 MAX_WORDS = 4096
 """The most that a child says of why there is no program."""
 
@@ -77,7 +76,10 @@ def _live(
     account: "UserAccount", log: int, pipe: int, limits: "Iterable[tuple[int, tuple[int, int]]]",
     before: "Callable[[], None]", become: "Callable[[], bytes]",
 ) -> "NoReturn":  # fmt: skip
-    """Be the child: its program, or the words of why not. ``log`` is above the standard files."""
+    """Be the child: its program, or the words of why not. ``log`` is above the standard files.
+
+    Each line costs: the first touch of a page of this fork is a copy of it.
+    """
     words = b"%d 0 0 it ended before its program" % FAILED
     try:
         os.setsid()
@@ -89,8 +91,6 @@ def _live(
         for limit, values in limits:
             resource.setrlimit(limit, values)
         drop(account)
-        for number in _IGNORED_BY_PYTHON:
-            signal.signal(number, signal.SIG_DFL)
         signal.pthread_sigmask(signal.SIG_SETMASK, ())
         words = become()
     except BaseException as error:  # noqa: BLE001 - this process may only end by _exit
@@ -122,27 +122,11 @@ def drop(account: "UserAccount") -> None:
         or set(os.getgroups()) != set(account.groups)
     ):
         raise PermissionError(errno.EPERM, "the ids of this process are not those of the account")
-    for attempt in _BACK:
-        try:
-            attempt()
-        except PermissionError:
-            continue
-        raise PermissionError(errno.EPERM, "this process could become root again")
-
-
-def _as_user_root() -> None:
-    os.setresuid(-1, 0, -1)
-
-
-def _as_group_root() -> None:
-    os.setresgid(-1, 0, -1)
-
-
-def _with_group_root() -> None:
-    os.setgroups([0])
-
-
-_BACK = (_as_user_root, _as_group_root, _with_group_root)
+    try:
+        os.setresuid(-1, 0, -1)
+    except PermissionError:
+        return  # it has no capability any more: the kernel takes them all away together
+    raise PermissionError(errno.EPERM, "this process could become root again")
 
 
 def failure(error: BaseException) -> bytes:

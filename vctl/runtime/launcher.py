@@ -109,6 +109,9 @@ def _service_of(state: bytes, words: list[str]) -> "user_processes.UserProcesses
         import user_processes
     flag, home, uid, gid = words
     assert flag == "--shared", flag
+    for signo in _IGNORED_BY_PYTHON:  # blocked does as well here, and the processes of users need no reset
+        signal.pthread_sigmask(signal.SIG_BLOCK, (signo,))
+        signal.signal(signo, signal.SIG_DFL)
     os.setgroups(())  # files of the account are opened with its group only
     os.umask(0o022)
     return user_processes.UserProcesses(state, os.fsencode(home), int(uid), int(gid))
@@ -119,7 +122,7 @@ def _questions_to(service: "user_processes.UserProcesses") -> "Questions":
         from vctl.runtime import questions
     else:
         import questions
-    return questions.Questions(service.accounts)
+    return questions.Questions(service.accounts, service.state)
 
 
 def _fork_and_hand(

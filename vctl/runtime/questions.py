@@ -4,6 +4,7 @@ A question is JSON, and comes with the socket for its answer, which is words in 
 
     {"signal": SIGNO, "pid": PID, "started": TICKS}   "1" if exactly this process has got it, else "0"
     {"name": NAME, "marked": "NAME=VALUE"}            "PID TICKS VALUE" of each process with both variables
+    {"clear": RUN}                                    ends what is in the cgroups of a run; the pids that are left
 
 Only processes of users are signalled or shown: whoever may ask for any process of theirs to be started could end them
 anyhow. A supervisor can only be woken.
@@ -17,8 +18,9 @@ import sys
 MYPY = False
 if MYPY or __package__:
     from vctl.privileged import run_request
-    from vctl.runtime import processes, supervisor
+    from vctl.runtime import cgroup_trees, processes, supervisor
 else:
+    import cgroup_trees
     import processes
     import run_request
     import supervisor
@@ -35,8 +37,8 @@ else:
 class Questions:
     """Answers questions about the processes of users. ``accounts``: whose numbers are those of people."""
 
-    def __init__(self, accounts: "Accounts") -> None:
-        self.accounts = accounts
+    def __init__(self, accounts: "Accounts", state: bytes) -> None:
+        self.accounts, self.state = accounts, state
 
     def answer(self, question: bytes, line: int) -> None:
         """Carry out what the scheduler may not do itself, and answer on a socket; a bad question gets no answer."""
@@ -46,11 +48,15 @@ class Questions:
                 said = b"%d" % self._signal(*(_number(words[name]) for name in ("signal", "pid", "started")))
             elif type(words) is dict and words.keys() == {"marked", "name"}:
                 said = b"".join(self._marked(os.fsencode(words["name"]), os.fsencode(words["marked"])))
+            elif type(words) is dict and words.keys() == {"clear"}:
+                run = run_request.name(words["clear"])
+                left = cgroup_trees.clear(run, cgroup_trees.bases(self.state))
+                said = b" ".join(b"%d" % pid for pid in left)
             else:
                 raise run_request.BadRequest("nobody here knows it")
             os.set_blocking(line, False)
             os.write(line, said)
-        except (run_request.BadRequest, TypeError, UnicodeError) as error:
+        except (ValueError, TypeError, AttributeError) as error:
             sys.stderr.write(f"a question was refused: {error}\n")
             sys.stderr.flush()
         except OSError:

@@ -56,12 +56,12 @@ class UserProcesses:
         self.as_account = child.AsAccount(uid, gid)
         self.accounts = accounts.Accounts(uid)
 
-    def start(self, plan: spawning.Plan, uid: "int | None", *, keeps_log: bool) -> Becoming:
+    def start(self, plan: spawning.Plan, uid: int, *, keeps_log: bool) -> Becoming:
         """Start a process of a user in a session of its own. Raises NotStarted."""
         argv, env, cwd, log_path, cpus = plan
-        name = b"%d" % -1 if uid is None else b"%d" % uid
+        name = b"%d" % uid
         try:
-            account = self.accounts.account(-1 if uid is None else uid)
+            account = self.accounts.account(uid)
         except accounts.UserRefused as error:
             raise spawning.SpawnError(126, "cannot start a process of uid", name, error) from None
         except OSError as error:

@@ -8,13 +8,13 @@ which it grew.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 
-from vctl.core.bookings import BookedClaim, Returns, most_of
-from vctl.core.clusters import FIXED, LOGICAL, PRIMARY, BookedPart, Booking, Cluster, ClusterSpec, VNode
+from vctl.core.bookings import Returns, most_of
+from vctl.core.clusters import FIXED, PRIMARY, BookedPart, Booking, Cluster, ClusterSpec, VNode
 from vctl.core.jobs import PendingJob
 from vctl.core.ledger import Ledger
-from vctl.core.resources import EMPTY, Allocation, parts_of
+from vctl.core.resources import EMPTY, Allocation, FreeCapacity, parts_of, within
 from vctl.core.values import replace
 from vctl.scheduler.availability import AvailabilityProfile
 from vctl.scheduler.candidate_nodes import candidates_in
@@ -86,40 +86,93 @@ def still_fits_beside(ledger: Ledger, running: Running, start: Start, now_ns: in
 
 def place_of_booking(
     ledger: Ledger, running: Running, parent_id: str, spec: ClusterSpec, span: tuple[int, int], now_ns: int, *,
-    beside: Iterable[str] | None = None, over: Callable[[str], bool] = lambda _: False,
+    beside: Collection[str] | None = None,
 ) -> tuple[BookedPart, ...] | Unplaced:  # fmt: skip
     """The place that is surely free from the begin of a booking on: by time limits, and beside other bookings.
 
-    ``beside``: only these bookings count (None: all). ``over``: clusters that count as gone by then.
+    ``beside``: only these bookings count (None: all).
     """
-    begin_ns, _ = span
+    capacities = _capacities(ledger, running, parent_id, ledger.members[parent_id], span, now_ns, beside)
     with ledger.bookings_in_force(()):
-        capacities = {vnode_id: ledger.capacities[vnode_id].copy() for vnode_id in ledger.members[parent_id]}
-        closed_ns = Booking(begin_ns, begin_ns, ()).closed_from_ns
-        profile = AvailabilityProfile(ledger, parent_id, running, now_ns)
-        gone = {job.cluster_id for at_ns, job in profile.ends if now_ns < at_ns <= closed_ns}
-        for vnode_id, capacity in capacities.items():
-            for child_id in ledger.children[vnode_id]:
-                child = ledger.vnodes[child_id]
-                ends = _end_of(ledger, child.cluster_id)
-                if (
-                    child.cluster_id in gone
-                    or over(child.cluster_id)
-                    or (ends is not None and ends <= begin_ns)
-                ):
-                    capacity.give_back(child.allocation)
-        if ledger.booked is not None:
-            for vnode_id, claims in ledger.booked.on.items():
-                if (there := capacities.get(vnode_id)) is not None:
-                    there.take_most(most_of(_of(claims, beside), span=span))
         index = ledger.index_with(parent_id, capacities)
         placed = place_on(candidates_in(ledger, index, capacities), spec, {})
     if not isinstance(placed, Placed):
         return placed
     return tuple(
-        BookedPart(piece.parent_vnode_id, piece.node_id, _without_cores(piece.allocation), piece.whole)
+        BookedPart(piece.parent_vnode_id, piece.node_id, replace(piece.allocation, cores=()), piece.whole)
         for piece in placed.pieces
     )
+
+
+def kept(ledger: Ledger, running: Running, now_ns: int) -> set[str]:
+    """The booked clusters whose places are surely free at their begins."""
+    booked = {} if ledger.booked is None else ledger.booked.clusters
+    return {name for name, cluster in booked.items() if _is_kept(ledger, running, cluster, now_ns)}
+
+
+def _is_kept(ledger: Ledger, running: Running, cluster: Cluster, now_ns: int) -> bool:
+    booking, parent_id = cluster.booking, cluster.parent_id or PRIMARY
+    if booking is None or _is_lost(ledger, parent_id, booking):
+        return False
+    vnode_ids = {part.parent_vnode_id for part in booking.parts}
+    span = max(booking.begin_ns, now_ns), booking.end_ns
+    capacities = _capacities(ledger, running, parent_id, vnode_ids, span, now_ns, _others(ledger, cluster))
+    return all(
+        capacities[part.parent_vnode_id].take_most(part.allocation).amounts == part.allocation.amounts
+        for part in booking.parts
+    )
+
+
+def moved(ledger: Ledger, running: Running, cluster: Cluster, now_ns: int) -> Booking | None:
+    """The booking of a cluster at another place, because its own has lost a node or is not free at the begin.
+
+    None: its place is as it was, or there is no other one.
+    """
+    booking, parent_id = cluster.booking, cluster.parent_id or PRIMARY
+    if booking is None or booking.end_ns <= now_ns:
+        return None
+    if booking.begin_ns > now_ns and not _is_lost(ledger, parent_id, booking):
+        return None
+    span, others = (max(booking.begin_ns, now_ns), booking.end_ns), _others(ledger, cluster)
+    parts = place_of_booking(ledger, running, parent_id, cluster.spec, span, now_ns, beside=others)
+    return None if isinstance(parts, Unplaced) or parts == booking.parts else replace(booking, parts=parts)
+
+
+def _others(ledger: Ledger, cluster: Cluster) -> list[str]:
+    return [one for one in (ledger.booked.clusters if ledger.booked else ()) if one != cluster.cluster_id]
+
+
+def _is_lost(ledger: Ledger, parent_id: str, booking: Booking) -> bool:
+    """Whether a part of a place is gone, takes no work, or has become too small."""
+    for part in booking.parts:
+        slot = ledger.vnodes.get(part.parent_vnode_id)
+        if slot is None or slot.cluster_id != parent_id or not ledger.nodes[slot.node_id].schedulable:
+            return True
+        if not within(part.allocation.amounts, slot.allocation.amounts):
+            return True
+    return False
+
+
+def _capacities(
+    ledger: Ledger, running: Running, parent_id: str, vnode_ids: Iterable[str], span: tuple[int, int], now_ns: int,
+    beside: Collection[str] | None,
+) -> dict[str, FreeCapacity]:  # fmt: skip
+    """What is surely free on virtual nodes from the begin of a span on, until other bookings need it."""
+    closed_ns = Booking(*span, ()).closed_from_ns
+    profile = AvailabilityProfile(ledger, parent_id, running, now_ns)
+    gone = {job.cluster_id for at_ns, job in profile.ends if now_ns < at_ns <= closed_ns}
+    with ledger.bookings_in_force(()):
+        capacities = {vnode_id: ledger.capacities[vnode_id].copy() for vnode_id in vnode_ids}
+    for vnode_id, capacity in capacities.items():
+        for child_id in ledger.children[vnode_id]:
+            child = ledger.vnodes[child_id]
+            booking = ledger.clusters[child.cluster_id].booking
+            if child.cluster_id in gone or (booking is not None and booking.end_ns <= span[0]):
+                capacity.give_back(child.allocation)
+        claims = () if ledger.booked is None else ledger.booked.on.get(vnode_id, ())
+        if claims := [claim for claim in claims if beside is None or claim.cluster_id in beside]:
+            capacity.take_most(most_of(claims, span=span))
+    return capacities
 
 
 def free_place(ledger: Ledger, cluster: Cluster, booking: Booking) -> tuple[VNode, ...] | None:
@@ -149,17 +202,3 @@ def _begins_before(ledger: Ledger, cluster_id: str, booking: Booking) -> bool:
     """Whether another booking, that has not opened in time, comes first."""
     other = ledger.clusters[cluster_id].booking
     return other is not None and other.begin_ns < booking.begin_ns < other.end_ns
-
-
-def _of(claims: Iterable[BookedClaim], cluster_ids: Iterable[str] | None) -> list[BookedClaim]:
-    return [claim for claim in claims if cluster_ids is None or claim.cluster_id in set(cluster_ids)]
-
-
-def _end_of(ledger: Ledger, cluster_id: str) -> int | None:
-    """When a cluster closes; None: it stays."""
-    cluster = ledger.clusters[cluster_id]
-    return cluster.booking.end_ns if cluster.kind == LOGICAL and cluster.booking is not None else None
-
-
-def _without_cores(allocation: Allocation) -> Allocation:
-    return replace(allocation, cores=())

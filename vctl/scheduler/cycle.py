@@ -193,7 +193,8 @@ class Round:
         self.budget, self.now_ns = budget, now_ns
         self.grown = dict(ledger.grown)
         """What came free since the last round."""
-        self.tasks = TaskRound(ledger, MOST_STARTS)
+        self.use = use_of(ledger, running, now_ns)
+        self.tasks = TaskRound(ledger, MOST_STARTS, running, self.use)
         self.trial = Trial(ledger)
         self.waits: list[Wait] = []
         self.scans: list[QueueScan] = []
@@ -202,7 +203,9 @@ class Round:
         self.freed: list[QueueScan] = []
         """Where a job was kept off by a reservation that is gone or starts later by now: a next round follows."""
         self.is_nominated = any(queue.nominations for queue in queues.values())
-        self.scopes = _scopes(queues.values()) | {shared.scope for shared in booked(ledger)}
+        self.scopes = _scopes(queues.values())
+        if ledger.booked is not None:
+            self.scopes |= {shared.scope for shared in booked(ledger)}
         nominations = [one for queue in queues.values() for one in queue.nominations.values()]
         self.holds = Nominations(ledger, nominations)
         self.preemptor = Preemptor(ledger, running, self.holds, now_ns, active=preempts, steps=search_steps)
@@ -242,11 +245,10 @@ class Round:
         ]
         shares = _shares(ledger, self.queues, running, self.usage, now_ns)
         visited = [queue for queue, _ in changed]
-        use = use_of(ledger, running)
         self.shared = SharedReservations(ledger, visited, running, now_ns, self.grown, self.budget)
         self.scans = [
             QueueScan(
-                ledger, queue, running, shares, self.preemptor, self.shared, use,
+                ledger, queue, running, shares, self.preemptor, self.shared, self.use,
                 now_ns=now_ns, may_loosen=may_loosen, budget=self.budget,
                 rest=None if queue.memo is None else queue.memo.rest, before=before,
             )

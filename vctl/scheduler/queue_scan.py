@@ -61,8 +61,7 @@ class QueueScan:
     ) -> None:
         self.ledger, self.queue, self.running = ledger, queue, running
         self.shares, self.preemptor, self.shared, self.use = shares, preemptor, shared, use
-        self.now_ns = now_ns
-        self.policy = queue.policy
+        self.now_ns, self.policy = now_ns, queue.policy
         self.waits: list[Wait] = []
         self._said: set[str] = set()
         self._may_loosen = may_loosen
@@ -388,6 +387,7 @@ class QueueScan:
 
     def _is_limited(self, job: PendingJob, sub_queue: SubQueue, refusal: Refusal) -> bool:
         """Pass the jobs that a limit keeps back: those of the sub-queue, or of the whole queue. Returns True."""
+        self.queue.note_again(refusal.until_ns)
         self._leave(sub_queue)
         text = words.verdict_on_limit(refusal, self.queue.parent_id, job.user)
         if refusal.rule == jb.CAP_REACHED and refusal.subject in limits.OF_ALL_JOBS:

@@ -11,16 +11,18 @@ from contextlib import contextmanager
 
 from vctl.core.jobs import PendingJob
 from vctl.core.ledger import Ledger
-from vctl.core.resources import CPU, EMPTY, SCALE, Allocation, Amounts, FreeCapacity, Part, parts_of
+from vctl.core.resources import CPU, EMPTY, SCALE, Allocation, Amounts, FreeCapacity, Part, parts_of, total
 from vctl.core.slots import SlotIndex
 from vctl.core.values import field, value
-from vctl.core.wording import cluster_text, timestamp
-from vctl.scheduler.availability import AvailabilityProfile
+from vctl.core.wording import amounts_text, cluster_text, timestamp
+from vctl.scheduler.availability import AvailabilityProfile, amounts_of
 from vctl.scheduler.candidate_nodes import candidates_in
 from vctl.scheduler.placement import Placed, place_on
 from vctl.scheduler.upper_bound import UpperBound
 
 FOR_EVER = 1 << 63
+MOST_TOLD = 3
+"""The most bookings that a reason names."""
 
 
 @value(frozen=True, slots=True)
@@ -52,6 +54,11 @@ class Reservation:
         """A reservation of this place, with the claims that follow from it."""
         claims = tuple((vnode_id, parts_of(allocation)) for vnode_id, allocation in placed.parts)
         return cls(job_id, submission_id, start_ns, end_ns, placed, claims)
+
+    @property
+    def amounts(self) -> dict[str, int]:
+        """The sum of what the place takes."""
+        return total(amounts_of(parts) for _, parts in self.claims)
 
     def is_due(self, now_ns: int) -> bool:
         """Whether its start has come."""
@@ -91,16 +98,18 @@ class Reservation:
 
 def kept_off_text(binding: Sequence[Reservation]) -> str:
     """Which reservations and bookings a job would be in the way of."""
-    reserved = [one.submission_id for one in binding if not one.is_booking]
-    booked = [one for one in binding if one.is_booking]
+    names = ", ".join(one.submission_id for one in binding if not one.is_booking)
+    reserved = f"its start would take resources that are reserved for {names}"
+    booked = sorted((one for one in binding if one.is_booking), key=lambda one: one.start_ns or 0)
     if not booked:
-        return f"its start would take resources that are reserved for {', '.join(reserved)}"
-    first = min(booked, key=lambda one: (one.start_ns or 0, one.submission_id))
-    names = ", ".join(cluster_text(one.submission_id) for one in booked)
-    beside = f", and others for {', '.join(reserved)}" if reserved else ""
+        return reserved
+    told = [f"{cluster_text(one.submission_id)} ({amounts_text(one.amounts)})" for one in booked[:MOST_TOLD]]
+    more = f" and {len(booked) - MOST_TOLD} more" if len(booked) > MOST_TOLD else ""
+    first_ns = booked[0].start_ns or 0
+    also = f"; {reserved}" if names else ""
     return (
-        f"its start would take resources that are booked for {names}{beside}; it may use them if its time limit ends"
-        f" before {timestamp(first.start_ns or 0)}"
+        f"it could still run at the begin of what is booked for {', '.join(told)}{more}: before, it starts only with a"
+        f" time limit that ends by {timestamp(first_ns)}{also}"
     )
 
 

@@ -11,7 +11,7 @@ from heapq import heappop, heappush
 from itertools import chain, count
 
 from vctl.core import jobs as jb
-from vctl.core.clusters import ACTIVE, BOOKED
+from vctl.core.clusters import ACTIVE, BOOKED, REMOVING
 from vctl.core.jobs import PendingJob, RunningJob
 from vctl.core.ledger import Ledger
 from vctl.core.queue_policy import REQUEUE
@@ -76,6 +76,8 @@ class Player:
         self._ends: list[tuple[int, int, int]] = []
         """A heap of (end, job id, number of the attempt)."""
         self._begins: list[int] = []
+        self.closed: list[str] = []
+        """The booked clusters that were closed at the last moment."""
         self._holders: dict[int, RunningHolder] = {}
 
     # ---- events ----
@@ -103,7 +105,7 @@ class Player:
         stop(self.ledger, holder)
         if holder.cluster_id is not None:
             take_back(self.ledger)
-        self.running.drop(job_id)
+        self.running.end(job_id, self.now_ns)
 
     def round(self) -> list[Start]:
         """Run rounds as long as the scheduler would go on at once; returns the starts."""
@@ -183,7 +185,7 @@ class Player:
             self.ledger.put_lease(change.lease)
         self._unmark(self.queues[job.parent_id], job.job_id)
         self.queues[job.parent_id].drop(job.job_id)
-        row = RunningJob.begun(job, start.cluster_id, start.run_id, self.now_ns)
+        row = RunningJob.begun(job, start.cluster_id, start.run_id, self.now_ns, held=start.held)
         self.running.put(row)
         limit_ns, lasts_ns = job.time_limit_ns, played.arrival.runs_ns
         if limit_ns is not None and limit_ns < lasts_ns:
@@ -238,6 +240,7 @@ class Player:
                 self.end(job_id)
         while self._begins and self._begins[0] <= moment:
             heappop(self._begins)
+        self.closed.clear()
         if self.ledger.timed:
             self._close_bookings()
             self._open_bookings()
@@ -250,7 +253,7 @@ class Player:
                 continue
             below = [cluster_id, *self.ledger.below(cluster_id)]
             for one in below:
-                for job_id in list(self.running.of_parent.get(one, ())):
+                for job_id in self._holders.keys() & self.running.of_parent.get(one, {}).keys():
                     self.end(job_id)
                     self.jobs[job_id].cut, self.jobs[job_id].end_ns = True, self.now_ns
                 if (queue := self.queues.pop(one, None)) is not None:
@@ -260,9 +263,20 @@ class Player:
                             jb.BOOKING_ENDED,
                             "the booking of its cluster has ended",
                         )
+            self.ledger.put_cluster(replace(self.ledger.clusters[cluster_id], state=REMOVING))
             for one in reversed(below):
-                if one in self.ledger.clusters:
+                if one in self.ledger.clusters and self._is_unused(one):
                     self.ledger.remove_cluster(one)
+            self.closed.append(cluster_id)
+
+    def _is_unused(self, cluster_id: str) -> bool:
+        """Whether nothing is in a cluster, nor in its virtual nodes."""
+        ledger = self.ledger
+        vnode_ids = ledger.members.get(cluster_id, ())
+        return not ledger.subclusters.get(cluster_id) and all(
+            ledger.capacities[vnode_id].is_untouched() and vnode_id not in ledger.homes
+            for vnode_id in vnode_ids
+        )
 
     def _open_bookings(self) -> None:
         """Open the booked clusters whose begin has come and whose place is free."""
@@ -302,5 +316,11 @@ class Player:
     def _why(self, queue: Queue, job: PendingJob) -> tuple[str, str]:
         if job.held:
             return "Held", "held"
-        by_user = self.waits.get((queue.parent_id, f"{job.shape};user={job.user}"))
-        return by_user or self.waits.get((queue.parent_id, job.shape), ("PendingEvaluation", ""))
+        keys = f"{job.shape};user={job.user}", job.shape
+        told = next(
+            (self.waits[queue.parent_id, key] for key in keys if (queue.parent_id, key) in self.waits), None
+        )
+        # what the last round before the beginning has told is not told again
+        return told or next(
+            (queue.reported[key] for key in keys if key in queue.reported), ("PendingEvaluation", "")
+        )

@@ -76,6 +76,20 @@ def logical_rows(store: Store) -> list[Row]:
     return store.rows("SELECT * FROM clusters WHERE kind = 'logical' ORDER BY cluster_id")
 
 
+def booked(store: Store) -> list[Row]:
+    """The clusters that are booked and have not opened, by id."""
+    return store.rows("SELECT * FROM clusters WHERE state = 'BOOKED' ORDER BY cluster_id")
+
+
+def booked_on(store: Store, node_id: str) -> list[str]:
+    """The clusters that are booked, have not opened, and get a part of a physical node."""
+    return store.column(
+        "SELECT DISTINCT b.cluster_id FROM clusters b, json_each(b.settings, '$.booking.parts') part"
+        " WHERE b.state = 'BOOKED' AND json_extract(part.value, '$.node') = ? ORDER BY 1",
+        node_id,
+    )
+
+
 def kept(store: Store) -> list[Row]:
     """Clusters of jobs that are over, which exist for something detached in them, by id."""
     return store.rows(

@@ -102,7 +102,7 @@ def assign(state: SchedulerState, supply: Supply, now: int, limit: int) -> Itera
     """Run -> (that run, the last run that follows it, the job of that one, how many runs follow)."""
     # A supervisor may have two runs here: the rules have not seen the end of the first yet. The latest leads.
     latest = {run.supervisor: run for run_id in started if (run := state.runs.get(run_id)) is not None}
-    use = use_of(state.ledger, state.running)
+    use = use_of(state.ledger, state.running, now)
     for run in latest.values():
         if _leads(state, run) and _keeps_limits(state, use, run):
             last[run.run_id] = run, run.run_id, state.requests[run.job_id], 0
@@ -195,7 +195,7 @@ def _queues(state: SchedulerState) -> dict[str, Queue]:
     if state.nominations or state.preemptions or any(queue.tasks for queue in state.tasks.queues.values()):
         return {}
     leases = state.leases.values()
-    if state.ledger.booked is not None:
+    if state.ledger.timed:
         return {}
     if state.ledger.withheld or any(lease.state == CALLED or lease.expires_at for lease in leases):
         return {}

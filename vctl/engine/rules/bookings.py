@@ -5,12 +5,25 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from vctl.core import jobs as jb
-from vctl.core.clusters import ACTIVE, JOB, REMOVING, Booking, Cluster
+from vctl.core.clusters import ACTIVE, LOGICAL, REMOVING, Booking, Cluster
 from vctl.core.ledger import Ledger
+from vctl.core.tasks import CANCELLED, RUNNING
+from vctl.core.values import replace
 from vctl.core.wording import cluster_text, timestamp
-from vctl.engine.changes import Change, ClusterMoved, JobEnded, JobsStopped, StopAsked, VNodesChanged
+from vctl.engine.changes import (
+    Change,
+    ClusterChanged,
+    ClusterMoved,
+    JobEnded,
+    JobsStopped,
+    StopAsked,
+    TaskEnded,
+    TaskStopAsked,
+    VNodesChanged,
+)
+from vctl.engine.settings import TurnMemo
 from vctl.engine.state import SchedulerState
-from vctl.scheduler.bookings import free_place
+from vctl.scheduler.bookings import free_place, moved
 
 
 def opened(state: SchedulerState, now: int) -> Iterator[Change]:
@@ -35,6 +48,21 @@ def opening(ledger: Ledger, cluster: Cluster, booking: Booking, now: int) -> Ite
         yield VNodesChanged((), vnodes)
 
 
+def relocated(state: SchedulerState, memo: TurnMemo, now: int) -> Iterator[Change]:
+    """Give another place to booked clusters that have lost a node of theirs, or could not open at their begin."""
+    ledger = state.ledger
+    if ledger.booked is None:
+        return
+    booked = [cluster for _, cluster in sorted(ledger.booked.clusters.items())]
+    late = sum(one.booking is not None and one.booking.begin_ns <= now for one in booked)
+    if memo.booked == (state.seen, late):
+        return
+    for cluster in booked:
+        if (booking := moved(ledger, state.running, cluster, now)) is not None:
+            yield ClusterChanged(now, replace(cluster, booking=booking))
+    memo.booked = state.seen, late
+
+
 def closed(state: SchedulerState, now: int) -> Iterator[Change]:
     """Close the booked clusters whose end has come: their jobs are stopped, and they go when nothing is in them."""
     for cluster_id in sorted(state.ledger.timed):
@@ -45,10 +73,11 @@ def closed(state: SchedulerState, now: int) -> Iterator[Change]:
         said = f"the booking of {cluster_text(cluster_id)} ended at {timestamp(booking.end_ns)}"
         below = [cluster_id, *state.ledger.below(cluster_id)]
         for one in below:
-            if state.ledger.clusters[one].kind != JOB:
+            if state.ledger.clusters[one].kind == LOGICAL:
                 yield ClusterMoved(now, one, "remove", REMOVING)
         for one in below:
             yield from _stopped(state, one, said, now)
+            yield from _detached(state, one, now)
 
 
 def _stopped(state: SchedulerState, cluster_id: str, said: str, now: int) -> Iterator[Change]:
@@ -57,9 +86,10 @@ def _stopped(state: SchedulerState, cluster_id: str, said: str, now: int) -> Ite
     waiting += [job for job in state.gated.values() if job.parent_id == cluster_id]
     for job in sorted(waiting, key=lambda job: job.job_id):
         if job.members > 1:
-            span = job.job_id, job.job_id + job.members - 1
-            names = tuple(job.member(number).submission_id for number in range(span[0], span[1] + 1))
-            yield JobsStopped(now, job.array_id or "", *span, (span,), names, jb.BOOKING_ENDED, said)
+            first, last = job.job_id, job.job_id + job.members - 1  # they share the row of the first
+            names = tuple(job.member(number).submission_id for number in range(first, last + 1))
+            row = ((first, first),)
+            yield JobsStopped(now, job.array_id or "", first, last, row, names, jb.BOOKING_ENDED, said)
             continue
         yield JobEnded(
             now, job.job_id, job.submission_id, job.array_id, cluster_id, "stop", jb.STOPPED, jb.BOOKING_ENDED, said,
@@ -68,6 +98,19 @@ def _stopped(state: SchedulerState, cluster_id: str, said: str, now: int) -> Ite
     for job_id, running in sorted(state.running.of_parent.get(cluster_id, {}).items()):
         if running.stop_requested_at is None:
             yield StopAsked(now, job_id, running.submission_id, jb.BOOKING_ENDED, running.stop_grace_s, said)
+
+
+def _detached(state: SchedulerState, cluster_id: str, now: int) -> Iterator[Change]:
+    """Stop the tasks in a cluster that outlive their jobs; the others end with these."""
+    tasks = [
+        task for task in state.tasks.unfinished.values() if task.cluster_id == cluster_id and task.outlives
+    ]
+    for task in tasks:
+        key = task.task_id, task.job_id, task.cluster_id
+        if task.state == RUNNING:
+            yield TaskStopAsked(task.stop_requested_at or now, *key, task.grace_s)
+        else:
+            yield TaskEnded(now, *key, "cancel", CANCELLED, "cancelled before it started")
 
 
 def due_after(state: SchedulerState, now: int) -> list[int]:

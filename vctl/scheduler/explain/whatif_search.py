@@ -12,10 +12,13 @@ from vctl.core import tasks as tk
 from vctl.core.clusters import LOGICAL, PRIMARY, Cluster, Group, VNode
 from vctl.core.jobs import PendingJob
 from vctl.core.ledger import Ledger
+from vctl.core.limits import USER, Limit
 from vctl.core.nodes import DRAINED, DRAINING, FOREIGN, Node
+from vctl.core.queue_policy import SECOND
 from vctl.core.resources import MEMORY, OBJECT_STORE_MEMORY, SCALE, Amounts
 from vctl.core.tasks import PendingTask
 from vctl.core.values import replace, value
+from vctl.scheduler.bookings import booked
 from vctl.scheduler.explain.trial import RunningHolder, running_of
 from vctl.scheduler.explain.whatif import MOST_WORK, ProposedChange, Spent, Trials
 from vctl.scheduler.limits import OF_ALL, OF_USER, least_of, limits_of, raised, use_of
@@ -25,12 +28,15 @@ RELEASE, RESUME, UNDRAIN, PRIORITY = "release", "resume", "undrain", "priority"
 MAXIMUM, BORROW, REQUEST, NODE = "maximum", "borrow_limit", "request", "node"
 RUNNING_JOBS, RUNNING_PER_USER, LIMIT = OF_ALL, OF_USER, "limit"
 STOP, CANCEL, ANYWHERE, REPLICAS = "stop", "cancel", "anywhere", "replicas"
+TIME_LIMIT = "time_limit"
 IGNORE = "ignore"
 MOST_PRIORITY = 2**31
 MOST_NODES, MOST_STOPS = 64, 32
 MOST_FIRST = 3
 """The number of nodes and jobs that are tried as the first of two changes."""
 MIB = 1 << 20
+SLACK_S = 20
+"""How long a user may take to type the proposed time limit."""
 Fits = Callable[[int], bool]
 
 
@@ -61,9 +67,9 @@ def helpful(
         searches = [that_help(_resumes(trials))]
     else:
         searches = [
-            that_help(_resumes(trials)), undrained, ignored, _priority(trials), _running_limits(trials),
-            _given_limits(trials), _limits(trials, MAXIMUM), _limits(trials, BORROW), _replicas(trials),
-            _request(trials), added, stopped,
+            that_help(_resumes(trials)), undrained, ignored, that_help(_time_limits(trials), 1), _priority(trials),
+            _running_limits(trials), _given_limits(trials), _limits(trials, MAXIMUM), _limits(trials, BORROW),
+            _replicas(trials), _request(trials), added, stopped,
         ]  # fmt: skip
     try:
         for search in searches:
@@ -115,6 +121,23 @@ def _resumes(trials: Trials) -> Iterator[ProposedChange]:
     for cluster in trials.situation.ledger.upward(trials.job.parent_id):
         if cluster.state == "STOPPED":
             yield ProposedChange(RESUME, cluster.cluster_id, cluster=replace(cluster, state="ACTIVE"))
+
+
+def _time_limits(trials: Trials) -> Iterator[ProposedChange]:
+    """The longest limits by which a job is over before a booking begins, in whole minutes, some of which pass."""
+    job, now_ns = trials.job, trials.situation.now_ns
+    begins = {
+        -(shared.reservation.start_ns or 0)
+        for shared in booked(trials.situation.ledger)
+        if shared.level == job.parent_id
+    }
+    old = None if job.time_limit_ns is None else job.time_limit_ns // SECOND
+    for begin_ns in sorted(begins):
+        left_s = (-begin_ns - now_ns) // SECOND
+        limit_s = left_s // 60 * 60 if left_s % 60 > SLACK_S else (left_s // 60 - 1) * 60
+        if limit_s > 0 and (old is None or limit_s < old):
+            limited = replace(job, time_limit_ns=limit_s * SECOND)
+            yield ProposedChange(TIME_LIMIT, job.submission_id, old, limit_s, job=limited)
 
 
 def _undrains(trials: Trials) -> Iterator[ProposedChange]:
@@ -214,16 +237,18 @@ def _with_more_running(cluster: Cluster, kind: str, limit: int, number: int) -> 
 
 
 def _given_limits(trials: Trials) -> Iterator[ProposedChange]:
-    """A higher limit of the user, or of a cluster of the job, where that alone keeps it back: as low as possible."""
+    """Higher limits of the user, or of a cluster of the job, where they alone keep it back: as low as possible."""
     situation, job = trials.situation, trials.job
-    use = use_of(situation.ledger, running_of(situation))
+    use = use_of(situation.ledger, running_of(situation), situation.now_ns)
+    raised: dict[tuple[str, str], list[tuple[Limit, int]]] = {}
     for refusal in use.refusals(job.parent_id, job.user, least_of(job)):
         limit = refusal.limit
         assert limit is not None, refusal
-        change = ProposedChange(
-            LIMIT, job.user, limit.amount, refusal.requested, limit=replace(limit, amount=refusal.requested)
-        )
-        if trials.starts(change):
+        most = (refusal.requested // SCALE + 1) * SCALE if limit.period else refusal.requested
+        raised.setdefault((limit.subject, limit.name), []).append((limit, most))
+    for (subject, name), limits in raised.items():
+        change = ProposedChange(LIMIT, job.user if subject == USER else name, limits=tuple(limits))
+        if len({limit.resource for limit, _ in limits}) == len(limits) and trials.starts(change):
             yield change
 
 
