@@ -118,8 +118,9 @@ def test_files_of_a_killed_job_go_with_the_next_start(here: Place) -> None:
 
 def test_who_ends_first_leaves_the_tmp_to_the_others(here: Place) -> None:
     two = {"fixed_size_nodes": [{"nodes": [{"resources": {"CPU": 0.5}}, {"resources": {"CPU": 0.5}}]}]}
-    waits = "until [ -e /tmp/x ]; do sleep 0.05; done; sleep 1; ls /tmp/x"
-    program = f'if [ "$RANK" = 0 ]; then touch /tmp/x; exit; fi; {waits}'
+    first = "until [ -e /tmp/up ]; do sleep 0.05; done; touch /tmp/x"
+    second = "touch /tmp/up; until [ -e /tmp/x ]; do sleep 0.05; done; sleep 1; ls /tmp/x"
+    program = f'if [ "$RANK" = 0 ]; then {first}; else {second}; fi'
     ran = here.run(
         "run",
         "--private",
