@@ -191,10 +191,11 @@ def _limits(store: Store, scheduler_pid: int | None) -> list[str]:
     groups = cgroup_trees.find(home, proc)
     form = f"cgroup v{groups.version}"
     kills = bool(groups.trees) and (groups.version == 2 or FREEZER in groups.trees)
+    where = "" if store.identity is not None else " with the setting cgroups = all"
     in_force = {
         "memory": form if MEMORY in groups.trees else "a watchdog, which measures up to ten times a second",
-        "processes": form if PIDS in groups.trees else "none",
-        "CPU": f"affinity, and a share by {form}" if CPU in groups.trees else "affinity",
+        "processes": f"{form}{where}" if PIDS in groups.trees else "none",
+        "CPU": f"affinity, and a share by {form}{where}" if CPU in groups.trees else "affinity",
         "the end of a tree": form if kills else "signals to the processes that are found",
     }
     said = "; ".join(f"{what}: {how}" for what, how in in_force.items())
