@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -11,23 +10,43 @@ import pytest
 from tests.ops.conftest import Ground
 from tests.specification import spec
 from vctl.ops import clusters, health
+from vctl.runtime import cgroup_trees
+from vctl.runtime.cgroups import Groups
 from vctl.spec.cluster_change import ClusterChange
 from vctl.spec.cluster_spec import parse_cluster_spec
 
 pytestmark = spec("16.local")
 
 
-@pytest.mark.parametrize("is_writable", [True, False])
+@spec("19.limits")
+@pytest.mark.parametrize(
+    ("version", "controllers", "memory", "end"),
+    [
+        (2, (b"", b"memory", b"pids", b"cpu"), "memory: cgroup v2", "the end of a tree: cgroup v2"),
+        (1, (b"memory", b"freezer"), "memory: cgroup v1", "the end of a tree: cgroup v1"),
+        (1, (), "memory: a watchdog", "the end of a tree: signals to the processes"),
+    ],
+)
 def test_doctor_says_which_limits_are_in_force(
-    ground: Ground, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_writable: bool
+    ground: Ground,
+    monkeypatch: pytest.MonkeyPatch,
+    version: int,
+    controllers: tuple[bytes, ...],
+    memory: str,
+    end: str,
 ) -> None:
-    """Spec 16: doctor says which limits are in force, also where a cgroup could be used."""
-    controllers = tmp_path / "cgroup.controllers"
-    if is_writable:
-        controllers.touch()
-    monkeypatch.setattr(health, "CGROUP", controllers)
-    (note,) = [one for one in health.doctor(ground.store)["notes"] if "cgroup" in one]
-    assert note.endswith(": on the local node CPU limits are by affinity, memory limits by a watchdog")
+    """Spec 16: doctor says which limits are in force, and why there is no better one."""
+    groups = Groups(version)
+    groups.trees = dict.fromkeys(controllers, b"/nowhere")
+    groups.reasons = {b"memory": "it was not delegated"}
+    monkeypatch.setattr(cgroup_trees, "find", lambda *_, **__: groups)
+    notes = health.doctor(ground.store)["notes"]
+    (note,) = [one for one in notes if one.startswith("limits of jobs")]
+    assert memory in note
+    assert end in note
+    assert ("processes: none" in note) == (b"pids" not in controllers)
+    why = [one for one in notes if "no cgroup v2 for the memory of jobs: it was not delegated; " in one]
+    assert bool(why) == (version == 1)
 
 
 @spec("12.doctor")

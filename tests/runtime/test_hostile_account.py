@@ -29,12 +29,14 @@ pytestmark = spec("19.start")
 GOOD: dict[str, Any] = {
     "run": "7.1", "follows": "", "uid": 20001, "grace_ms": 3000, "log_bytes": 0, "memory_bytes": 0, "argv": ["true"],
     "env": {"PATH": "/bin"}, "cwd": "/", "log": "/srv/state/logs/7", "cpus": None,
+    "confinement": [1024, 100, [["research", [1 << 30, 4096, 400]]]],
 }  # fmt: skip
 ODD: list[Any] = [
     None, True, False, 0, -1, 1, 1 << 31, 1 << 32, (1 << 32) - 1, 1 << 63, 10**400, 1.5, float("nan"), float("inf"), "",
     "a", "..", "../x", "a/b", "/etc/passwd", "\0", "\n", "a b", "\ud800", "\udc80", "x" * 300, "root", "0", [], [None],
     [[]], ["a", 1], [0], list(range(20000)), {}, {"a": 1}, {"": ""}, {"a": None}, {"A=B": "c"}, {"LD_PRELOAD": "/x.so"},
-    [["a"]], {"a": {"b": "c"}},
+    [["a"]], {"a": {"b": "c"}}, [1, 2, []], [1, -1, []], [1, 2, [["../x", [1, 1, 1]]]], [1, 2, [["", [1, 1, 1]]]],
+    [1, 2, [["x", [1, 1]]]], [1, 2, [["x", [1, 1, "1"]]]], [1, 2, [["x", [1, 1, 1]]] * 100], [1, 2, {"x": [1, 1, 1]}],
 ]  # fmt: skip
 
 
@@ -127,6 +129,12 @@ def test_ten_thousand_requests_start_nothing_that_the_rules_do_not_allow(
 
 
 def assert_typed(request: run_request.RunRequest) -> None:
+    if request.confinement is not None:
+        processes, weight, clusters = request.confinement
+        assert all(type(name) is bytes and name and b"/" not in name for name, _ in clusters)
+        numbers = [processes, weight, *(number for _, limits in clusters for number in limits)]
+        assert all(type(number) is int and number >= 0 for number in numbers)
+        assert len(clusters) <= 64
     for name in ("run", "follows", "cwd", "log"):
         assert type(getattr(request, name)) is bytes
     assert not set(request.run + request.follows) & set(b"/\0\n ")

@@ -13,7 +13,7 @@ from tests.accounts import as_root, needs_root
 from tests.runtime.conftest import eventually, is_gone
 from tests.runtime.shared_ground import SharedGround
 from tests.runtime.test_cgroups import HIDDEN, MEMORY_ONLY
-from tests.runtime.test_shared import PYTHON, python, shared, users  # noqa: F401 - fixtures
+from tests.runtime.test_shared import PYTHON, python
 from tests.specification import spec
 from vctl.runtime import cgroup_trees, cgroups
 from vctl.runtime.protocol import RunState
@@ -22,7 +22,7 @@ pytestmark = [needs_root, spec("19.limits", "19.start")]
 
 
 @pytest.fixture
-def confined(shared: SharedGround) -> SharedGround:  # noqa: F811
+def confined(shared: SharedGround) -> SharedGround:
     with as_root():
         groups = cgroup_trees.find(os.fsencode(shared.home))
     if groups.version != 1 or cgroups.MEMORY not in groups.trees:

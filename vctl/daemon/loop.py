@@ -22,6 +22,7 @@ from vctl.engine.settings import LeaseTerms
 from vctl.errors import Conflict, DiskTrouble, Unreachable, VctlError, known
 from vctl.ops import background
 from vctl.ray.daemon import ray_nodes
+from vctl.runtime.cgroup_trees import step_out
 from vctl.runtime.detached import settle_in, use_cpus
 from vctl.runtime.keeper import KeeperLine
 from vctl.runtime.local import LocalRuntime
@@ -70,6 +71,7 @@ def run_daemon(home: Path, config: Config, shared: SharedService | None = None) 
 def run_in_background(home: Path, config: Config, start: StartLock) -> int:
     """Schedule until there has been nothing to do for a while; returns the exit code."""
     settle_in()
+    step_out(os.fsencode(home))
     ownership.check_all(home)
     try:
         with Signals() as signals, Store.open(home, create=False) as store:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from vctl.core.wording import listed
@@ -32,7 +31,6 @@ LARGE_BYTES = 256 << 20
 _LEFT_OUT = (
     "the tables are large: their indexes were not compared with them; `vctl doctor --prove` does that, too"
 )
-CGROUP = Path("/sys/fs/cgroup/cgroup.controllers")
 
 
 def doctor(
@@ -183,6 +181,31 @@ def _is_large(store: Store) -> bool:
     return os.stat(store.home / TABLES).st_size > LARGE_BYTES
 
 
+def _limits(store: Store, scheduler_pid: int | None) -> list[str]:
+    """Which form of each limit is in force for jobs of the scheduler, and why not a better one."""
+    from vctl.runtime import cgroup_trees
+    from vctl.runtime.cgroups import CPU, FREEZER, MEMORY, PIDS
+
+    home = os.fsencode(store.home)
+    proc = b"/proc/self" if scheduler_pid is None else b"/proc/%d" % scheduler_pid
+    groups = cgroup_trees.find(home, proc)
+    form = f"cgroup v{groups.version}"
+    kills = bool(groups.trees) and (groups.version == 2 or FREEZER in groups.trees)
+    where = "" if store.identity is not None else " with the setting cgroups = all"
+    in_force = {
+        "memory": form if MEMORY in groups.trees else "a watchdog, which measures up to ten times a second",
+        "processes": f"{form}{where}" if PIDS in groups.trees else "none",
+        "CPU": f"affinity, and a share by {form}{where}" if CPU in groups.trees else "affinity",
+        "the end of a tree": form if kills else "signals to the processes that are found",
+    }
+    said = "; ".join(f"{what}: {how}" for what, how in in_force.items())
+    notes = [f"limits of jobs on the local node: {said}"]
+    if groups.version != 2 or MEMORY not in groups.trees:
+        why = cgroup_trees.find(home, proc, versions=(2,)).reasons.get(MEMORY, "")
+        notes.append(f"no cgroup v2 for the memory of jobs: {why}; {cgroup_trees.remedy()}")
+    return notes
+
+
 def _notes(store: Store, tried: Sequence[str]) -> list[str]:
     notes = []
     state = scheduler(store)
@@ -206,9 +229,7 @@ def _notes(store: Store, tried: Sequence[str]) -> list[str]:
             f"{listed(folders, MOST_NAMED)}: records of a build before the first release; nothing uses them, and they"
             " can be deleted once no process of that build is left"
         )
-    is_writable = CGROUP.exists() and os.access(CGROUP.parent, os.W_OK)
-    cgroup = "cgroup v2 is writable, but not used" if is_writable else "no writable cgroup v2"
-    notes.append(f"{cgroup}: on the local node CPU limits are by affinity, memory limits by a watchdog")
+    notes += _limits(store, state["pid"] if state["running"] else None)
     notes += [trouble["message"] for trouble in device_troubles(store)]
     notes += tried
     if database.is_full(store.home):

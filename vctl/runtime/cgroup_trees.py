@@ -169,6 +169,16 @@ def _is_ours(base: bytes, point: bytes) -> bool:
     return False
 
 
+def remedy() -> str:
+    """What to do for limits by cgroup v2 on this machine."""
+    if os.path.isdir(_SYSTEMD):
+        user = "" if os.geteuid() == 0 else "--user "
+        return f"start the scheduler by `systemd-run {user}--scope -p Delegate=yes vctl daemon`"
+    return (
+        "let vctl write a cgroup that has the controllers memory, pids and cpu, and start the scheduler in it"
+    )
+
+
 # ---- what others left ----
 
 

@@ -257,6 +257,7 @@ class Supervisor:
                     raise
                 self._has_missed = True
         if self._groups is not None:
+            self._channel.close()  # first: no more numbers come here while this takes its time
             self._groups.sweep()
 
     def _turn(self) -> None:
