@@ -339,3 +339,20 @@ def test_detached_tasks_end_with_it(world: World) -> None:
     assert world.processes.running() == []
     with pytest.raises(VctlError, match="does not exist"):
         state(world)
+
+
+@pytest.mark.parametrize("limit_s", [None, 60])
+def test_nobody_is_preempted_for_a_job_that_the_booking_keeps_off(
+    world: World, limit_s: float | None
+) -> None:
+    cluster_ops.update(world.store, "primary", ClusterChange(queue={"preemption": "requeue"}))
+    book(world, gpus(2, 2), 100, 50)
+    for name in ("low1", "low2"):
+        submit(world, name, gpus(2), time_limit_s=90)
+    submit(world, "high", gpus(2), priority=5, time_limit_s=limit_s)
+    for _ in range(2):
+        pass_(world, 31)
+    lows = [job(world, name)[0] for name in ("low1", "low2")]
+    assert (job(world, "high")[0], lows.count("RUNNING")) == (
+        ("PENDING", 2) if limit_s is None else ("RUNNING", 1)
+    )

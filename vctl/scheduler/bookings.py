@@ -55,12 +55,11 @@ def booked_on(ledger: Ledger, level: str) -> list[Reservation]:
 
 def binding(ledger: Ledger, job: PendingJob, now_ns: int) -> list[str]:
     """The bookings whose places a job must leave alone if it starts now."""
-    end_ns = None if job.time_limit_ns is None else now_ns + job.time_limit_ns
-    return [
-        shared.reservation.submission_id
-        for shared in booked(ledger)
-        if shared.level != job.parent_id or shared.reservation.binds(end_ns)
-    ]
+    if ledger.booked is None:
+        return []
+    return ledger.booked.binding(
+        job.parent_id, None if job.time_limit_ns is None else now_ns + job.time_limit_ns
+    )
 
 
 def returned_by(ledger: Ledger, running: Running, now_ns: int) -> Returns:
