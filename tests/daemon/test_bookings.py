@@ -356,3 +356,18 @@ def test_nobody_is_preempted_for_a_job_that_the_booking_keeps_off(
     assert (job(world, "high")[0], lows.count("RUNNING")) == (
         ("PENDING", 2) if limit_s is None else ("RUNNING", 1)
     )
+
+
+def test_a_booking_in_a_booking_ends_with_it_at_the_latest(world: World) -> None:
+    book(world, gpus(2, 2), 0, 100, "outer")
+    with pytest.raises(Conflict, match="outer is itself booked until"):
+        book(world, gpus(1), 50, 60, parent_id="outer")
+    book(world, gpus(1), 50, 50, "inner", parent_id="outer")
+    submit(world, "inside", gpus(1), cluster="inner")
+    submit(world, "after", gpus(2))
+    assert why.why(world.store, "after")["expected_start_basis"].startswith("when the booking of")
+    pass_(world, 51)
+    assert (state(world, "inner"), job(world, "inside")[0]) == ("ACTIVE", "RUNNING")
+    for _ in range(2):
+        pass_(world, 50)
+    assert (job(world, "inside"), job(world, "after")[0]) == (("STOPPED", "BookingEnded"), "RUNNING")
