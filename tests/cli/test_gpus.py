@@ -5,9 +5,11 @@ from __future__ import annotations
 import json
 import os
 import pwd
+import sqlite3
 import subprocess
 import time
 from collections.abc import Callable, Iterator
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -70,38 +72,22 @@ def test_a_stale_process_that_nobody_booked_is_seen(cli: Cli, record: Record, st
 
 
 def test_devices_show_jobs_with_their_processes(cli: Cli, record: Record) -> None:
-    def finish() -> None:
-        assert cli("daemon --stop").code in (0, 6)
-
-    home = cli.home
-    ran = python(
-        "-m", "vctl", "run", "-d", "-g", "1", "--submission-id", "whole", "--", "sleep", "60", home=home
-    )
-    assert ran.returncode == 0, ran.stderr
-    python("-m", "vctl", "run", "-d", "-g", "0.5", "--submission-id", "half", "--", "sleep", "60", home=home)
-    python(
-        "-m", "vctl", "run", "-d", "-g", "0.25", "--submission-id", "quarter", "--", "sleep", "60", home=home
-    )
+    names = {"whole": "1", "half": "0.5", "quarter": "0.25"}
+    for name, share in names.items():
+        line = ["run", "-d", "-g", share, "--submission-id", name, "--", "sleep", "60"]
+        ran = python("-m", "vctl", *line, home=cli.home)
+        assert ran.returncode == 0, ran.stderr
     try:
-        give_up = time.monotonic() + 20
-        while cli("ps --state RUNNING -o json").json["total"] < 3:
+        give_up, of = time.monotonic() + 40, dict[str, int]()
+        while of.keys() != names.keys():
             assert time.monotonic() < give_up
             time.sleep(0.05)
-        pids = {
-            line.split()[0]
-            for line in subprocess.run(
-                ["pgrep", "-f", "^sleep 60$"], capture_output=True, text=True, check=False
-            ).stdout.splitlines()
-        }
-        mine = [
-            pid for pid in map(int, pids) if str(home).encode() in Path(f"/proc/{pid}/environ").read_bytes()
-        ]
-        of = {
-            name: pid
-            for pid in mine
-            for name in ("whole", "half", "quarter")
-            if b"VCTL_SUBMISSION_ID=%b\0" % name.encode() in Path(f"/proc/{pid}/environ").read_bytes()
-        }
+            with closing(sqlite3.connect(cli.home / "cluster.db")) as db:
+                of = dict(
+                    db.execute(
+                        "SELECT submission_id, pid FROM runs JOIN jobs USING (job_id) WHERE pid IS NOT NULL"
+                    )
+                )
         record([(of["whole"], 60 * GIB)], [(of["half"], 5 * GIB), (of["quarter"], GIB)])
         one, two = cli("gpus -o json").json["items"]
         assert (one["state"], one["booked"], one["holders"][0]["submission_id"]) == ("BOOKED", 1, "whole")
@@ -117,9 +103,9 @@ def test_devices_show_jobs_with_their_processes(cli: Cli, record: Record) -> Non
         assert "whole in primary" in lines[0]
         assert f"pid {of['whole']}" in lines[1]
     finally:
-        for name in ("whole", "half", "quarter"):
-            python("-m", "vctl", "stop", name, home=home)
-        finish()
+        for name in names:
+            python("-m", "vctl", "stop", name, home=cli.home)
+        assert cli("daemon --stop").code in (0, 6)
 
 
 def test_what_lies_in_a_cluster_names_the_cluster(cli: Cli) -> None:

@@ -265,6 +265,37 @@ def test_every_reading_route_is_silent_to_others(shared: Shared) -> None:
     assert CANARY in shared.ask(ANA, "GET", "/api/v1/jobs/hers")[1]
 
 
+def test_the_output_over_a_websocket_is_for_readers(shared: Shared) -> None:
+    async def said_to(who: Identity | None) -> list[dict[str, Any]]:
+        headers = [(b"host", b"localhost")]
+        if who is not None:
+            headers.append((b"authorization", f"Bearer {shared.token(who)}".encode()))
+        sent: list[dict[str, Any]] = []
+        incoming = [{"type": "websocket.connect"}]
+
+        async def receive() -> dict[str, Any]:
+            if incoming:
+                return incoming.pop()
+            return await asyncio.Event().wait()  # type: ignore[return-value]  # it never ends
+
+        async def send(message: Any) -> None:
+            sent.append(message)
+
+        scope = {
+            "type": "websocket", "path": "/api/jobs/failed/logs/tail", "headers": headers, "query_string": b"",
+            "subprotocols": [], "extensions": {"websocket.http.response": {}}, "scheme": "ws", "root_path": "",
+        }  # fmt: skip
+        await shared.app(scope, receive, send)
+        return sent
+
+    for who, status in ((BEN, 403), (SAM, 403), (None, 401)):
+        said = asyncio.run(said_to(who))
+        assert said[0]["status"] == status, who
+        assert CANARY not in str(said)
+    for who in (ANA, PAT):
+        assert CANARY in str(asyncio.run(said_to(who)))
+
+
 def test_errors_of_routes_name_no_hidden_job(shared: Shared) -> None:
     """The ids that a prefix may mean would be names of a private queue."""
     assert shared.ask(ROOT, "PATCH", "/api/v1/clusters/lab", json={"private_queue": True})[0] == 200

@@ -16,8 +16,8 @@ import pytest
 from tests.integration.conftest import SPREAD_2X1, Place, eventually
 from tests.ray_cluster import IN_CI, RAY_S, WITH_RAY, left_of, log_of
 from tests.specification import spec
+from vctl.daemon.isolation import private_store
 from vctl.runtime import namespaces, processes
-from vctl.runtime.objects import private_store
 
 pytestmark = [spec("16.ray"), *WITH_RAY]
 

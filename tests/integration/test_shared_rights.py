@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import json
 import os
 import pwd
@@ -168,6 +169,32 @@ def test_a_job_is_its_user(service: Service, hers: str) -> None:
     service.run(BEN, "wait", name)
     said = service.ok(BEN, "logs", name)
     assert [word for word in said.split() if word in ("0", "8")] == ["8", "8", "0"], said
+
+
+def test_python_has_the_same_rights(service: Service, hers: str) -> None:
+    lines = f"""
+        import vctl
+        from vctl.errors import NotPermitted
+        client = vctl.connect()
+        made = client.tokens.login("1h", name="script")
+        assert [one["token_id"] for one in client.tokens.list()] == [made["token_id"]], client.tokens.list()
+        again = vctl.connect("unix:{service.socket}", token=made["token"])
+        assert client.jobs.get({hers!r}).info()["entrypoint"] == ""
+        for refused in (lambda: client.jobs.stop({hers!r}), lambda: client.jobs.logs({hers!r}),
+                        lambda: client.clusters.update("lab", admins=["{BEN}"])):
+            try:
+                refused()
+            except NotPermitted as error:
+                assert error.details["may"][-1] == "root", error.details
+            else:
+                raise AssertionError("not refused")
+        assert [one["name"] for one in client.tokens.revoke([str(made["token_id"])])] == ["script"]
+    """
+    done = subprocess.run(
+        [service.python, "-c", inspect.cleandoc(lines)], capture_output=True, text=True, check=False, cwd="/",
+        **service.of(BEN),
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
 
 
 def test_personal_mode_has_nobody_to_sign_in(service: Service) -> None:

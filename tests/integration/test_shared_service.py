@@ -114,6 +114,28 @@ def test_what_is_killed_is_started_again(service: Service, victim: str) -> None:
     assert service.pid_of(victim) not in (None, killed)
 
 
+def test_no_job_is_lost_or_doubled_while_all_are_killed_in_turn(service: Service) -> None:
+    """Two users submit, one after the other, while scheduler, server and launcher are killed again and again."""
+    marks = Path(pwd.getpwnam(ANA).pw_dir, "marks")
+    marks.mkdir()
+    marks.chmod(0o777)
+    victims = ["scheduler", "server", "launcher"]
+    names = []
+    for number in range(24):
+        if number % 4 == 0 and (pid := service.pid_of(victims[number // 4 % 3])) is not None:
+            os.kill(pid, signal.SIGKILL)
+        user, name = (ANA, BEN)[number % 2], f"k{number}"
+        words = ["run", "-d", "--submission-id", name, "--", "sh", "-c", f"echo x >> {marks}/{name}"]
+        assert service.ok(user, *words).strip() == name
+        names.append(name)
+    for number, name in enumerate(names):
+        assert service.run((ANA, BEN)[number % 2], "wait", name).code == 0
+    assert {name: (marks / name).read_text() for name in names} == dict.fromkeys(names, "x\n")
+    items = service.read(ANA, "ps", "-a")["items"]
+    assert {(job["status"], job["attempt"]) for job in items} == {("SUCCEEDED", 1)}
+    assert len(items) == len(names)
+
+
 def test_another_keeper_takes_over(service: Service) -> None:
     """A killed keeper takes scheduler and server with it; jobs go on, and the next one finds them."""
     running = service.ok(ANA, "run", "-d", "--", "sleep", "1000").strip()

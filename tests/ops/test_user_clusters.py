@@ -22,7 +22,8 @@ from vctl.store.store import Store
 
 pytestmark = spec("19.users")
 
-ANA, BEN, ROOT = Identity(20001, "ana"), Identity(20002, "ben"), Identity(0, "root", is_admin=True)
+ANA, BEN, ROOT = Identity(20001, "daemon"), Identity(20002, "bin"), Identity(0, "root", is_admin=True)
+"""Names that every machine has: a cluster takes no others."""
 ONE = ClusterSpec(flexible_max={CPU: SCALE})
 MINE = f"lab.{own_name()}"
 
@@ -119,24 +120,24 @@ def test_a_tree_file_has_the_template_and_not_what_was_made(lab: Store, ground: 
 def test_users_have_clusters_of_their_own(lab: Store, ground: Ground) -> None:
     """Each submits to his own, and the limits are those of the template, not his."""
     lab.identity = ROOT
-    clusters.update(lab, "lab", ClusterChange(submitters=("ana", "ben")))
+    clusters.update(lab, "lab", ClusterChange(submitters=(ANA.name, BEN.name)))
     for who in (ANA, BEN):
         lab.identity = who
         assert ground.submit(f"of-{who.name}", cluster="lab")["parent_cluster_id"] == f"lab.{who.name}"
-    own = get_cluster(lab, "lab.ben")
-    assert (own["submitters"], own["admins"]) == (["ben"], ["ben"])
+    own = get_cluster(lab, "lab.bin")
+    assert (own["submitters"], own["admins"]) == (["bin"], ["bin"])
     with pytest.raises(NotPermitted):
-        ground.submit("x", cluster="lab.ana")
+        ground.submit("x", cluster="lab.daemon")
     with pytest.raises(NotPermitted):
-        clusters.update(lab, "lab.ben", ClusterChange(spec=ClusterSpec()))
-    clusters.create(lab, "inner", ClusterChange(divisible=True, spec=ClusterSpec()), parent_id="lab.ben")
+        clusters.update(lab, "lab.bin", ClusterChange(spec=ClusterSpec()))
+    clusters.create(lab, "inner", ClusterChange(divisible=True, spec=ClusterSpec()), parent_id="lab.bin")
     lab.identity = Identity(20003, "eve")
     with pytest.raises(NotPermitted):
         ground.submit("x", cluster="lab")
     assert "lab.eve" not in names(lab)
     lab.identity = ROOT
-    clusters.update(lab, "lab", ClusterChange(submitters=("ana",)))
+    clusters.update(lab, "lab", ClusterChange(submitters=(ANA.name,)))
     lab.identity = BEN
-    for name in ("lab", "lab.ben"):
+    for name in ("lab", "lab.bin"):
         with pytest.raises(NotPermitted):
             ground.submit("y", cluster=name)

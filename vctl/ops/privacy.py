@@ -17,7 +17,7 @@ from typing import Any, TypeVar
 
 from vctl.core.access import Access
 from vctl.core.clusters import PRIMARY
-from vctl.core.listed import Listed
+from vctl.core.listed import Alike, Listed
 from vctl.errors import VctlError
 from vctl.ops import rights
 from vctl.store import clusters, nodes, owners, settings
@@ -59,9 +59,8 @@ def veil_error(store: Store, error: VctlError) -> None:
     if store.identity is None or store.identity.is_admin:
         return
     with store.snapshot():
-        veil = Veil(store)
-        if veil.hidden:
-            error.told_as(veil.renamed)
+        if private_clusters(store):
+            error.told_as(Veil(store).without_names)
 
 
 def private_clusters(store: Store) -> list[str]:
@@ -109,8 +108,10 @@ class Veil:
         self._administered: dict[str, bool] = {}
         self._shared: list[tuple[int, int]] | None = None
         self._private = frozenset(private_clusters(store))
-        self.hidden = self._hidden_names()
+        self._hidden: dict[str, str] = {}
         """Hidden name of a job or an array -> the name in its place."""
+        self._renamed: dict[str, str] = {}
+        """Each text of a reply -> the same without hidden names."""
 
     def over(self, reply: Any) -> Any:
         """The reply, veiled."""
@@ -118,7 +119,7 @@ class Veil:
             return (self.over(reply[0]), *reply[1:])
         self.look_up(_numbers(reply))
         shown = self._part(reply, hidden=False)
-        return self._without_names(shown) if self.hidden else shown
+        return self.without_names(shown) if self._private else shown
 
     def sees(self, job_id: int) -> bool:
         """Whether the caller may see what a job runs; not of a job that is gone."""
@@ -141,50 +142,56 @@ class Veil:
 
     # ---- names in private queues ----
 
-    def _hidden_names(self) -> dict[str, str]:
-        if not self._private:
-            return {}
-        found: dict[str, str] = {}
-        for row in owners.named_in(self._store, self._private, self._identity.uid):
-            found.setdefault(row["array_id"] or "", f"hidden-{row['job_id']}")
-            found[row["submission_id"]] = f"hidden-{row['job_id']}"
-        public = {row["cluster_id"] for row in clusters.logical_rows(self._store)}
+    def without_names(self, reply: Any) -> Any:
+        """A reply, or a text, without hidden names; those that it has are looked up."""
+        texts = set[str]()
+        _collect(reply, texts)
+        tokens = {token for text in texts for token in _TOKEN.findall(text)}
+        arrays = {array_id for token in tokens if (array_id := token.rpartition("_")[0])} | tokens
+        found = owners.named_in(self._store, self._private, self._identity.uid, tokens, arrays)
         # a job may have the name of a cluster or a node, which everybody may read
-        return {
-            name: alias for name, alias in found.items() if name and name not in public | self._node_ids()
-        }
-
-    def _node_ids(self) -> set[str]:
-        return {row["node_id"] for row in nodes.all_rows(self._store)}
-
-    def renamed(self, text: str) -> str:
-        """A text without hidden names."""
-        return _TOKEN.sub(self._alias, text)
+        public = {row["cluster_id"] for row in clusters.logical_rows(self._store)} if found else set()
+        public |= {row["node_id"] for row in nodes.all_rows(self._store)} if found else set()
+        self._hidden = {name: f"hidden-{number}" for name, number in found if name not in public}
+        if not self._hidden:
+            return reply
+        self._renamed = {text: _TOKEN.sub(self._alias, text) for text in texts}
+        return self._named(reply)
 
     def _alias(self, match: re.Match[str]) -> str:
         token = match[0]
-        if (alias := self.hidden.get(token)) is not None:
+        if (alias := self._hidden.get(token)) is not None:
             return alias
         array_id, mark, index = token.rpartition("_")
-        alias = self.hidden.get(array_id) if mark and index.isdigit() else None
+        alias = self._hidden.get(array_id) if mark and index.isdigit() else None
         return token if alias is None else f"{alias}_{index}"
 
-    def _without_names(self, part: Any) -> Any:
+    def _named(self, part: Any) -> Any:
         if isinstance(part, str):
-            return self.renamed(part)
+            return self._renamed[part]
+        if isinstance(part, Listed):
+            return Listed(len(part), self._named_columns(part.fields()))
         if isinstance(part, Mapping):
-            shown = {self.renamed(name): self._without_names(value) for name, value in part.items()}
-            if part.get("submission_id") in self.hidden or part.get("array_id") in self.hidden:
-                shown |= {name: blank for name, blank in (("user", ""), ("name", None)) if name in shown}
-            elif "user" in part and self._is_member(part.get("submission_id")):
+            shown = {name: self._named(value) for name, value in part.items()}
+            if "user" in part and self._is_hidden(part.get("submission_id")):
                 shown |= {"user": "", "name": None}
             return shown
-        if isinstance(part, (list, Listed)):
-            return [self._without_names(one) for one in part]
-        return part
+        return [self._named(one) for one in part] if isinstance(part, list) else part
 
-    def _is_member(self, name: object) -> bool:
-        return isinstance(name, str) and self.renamed(name) != name
+    def _named_columns(self, fields: dict[str, Sequence[Any]]) -> dict[str, Sequence[Any]]:
+        hidden = [self._is_hidden(name) for name in fields.get("submission_id", ())]
+        shown: dict[str, Sequence[Any]] = {
+            name: [self._named(value) for value in values] for name, values in fields.items()
+        }
+        for name, blank in (("user", ""), ("name", None)):
+            if hidden and name in shown:
+                shown[name] = [
+                    blank if hides else one for one, hides in zip(shown[name], hidden, strict=True)
+                ]
+        return shown
+
+    def _is_hidden(self, name: object) -> bool:
+        return isinstance(name, str) and self._renamed.get(name, name) != name
 
     # ---- contents ----
 
@@ -261,6 +268,22 @@ class Veil:
         if (known := self._administered.get(cluster_id)) is None:
             known = self._administered[cluster_id] = rights.administers(self._store, cluster_id)
         return known
+
+
+def _collect(part: Any, texts: set[str]) -> None:
+    """Add all texts of a reply."""
+    if isinstance(part, str):
+        texts.add(part)
+    elif isinstance(part, Listed):
+        for values in part.fields().values():
+            for value in [values[0]] if isinstance(values, Alike) and values else values:
+                _collect(value, texts)
+    elif isinstance(part, Mapping):
+        for value in part.values():
+            _collect(value, texts)
+    elif isinstance(part, (list, tuple)):
+        for value in part:
+            _collect(value, texts)
 
 
 def _numbers(part: Any) -> set[int]:

@@ -18,7 +18,7 @@ from vctl.core.gates import gate_of
 from vctl.core.leases import Lease
 from vctl.core.wording import STOPPED_WITH_BOOKING, amounts_text, cluster_text, fence_text, listed, opens_at
 from vctl.ops.forms import Shown, timestamp
-from vctl.store import arrays, clusters, dependencies, job_views, limits, rows, settings
+from vctl.store import arrays, clusters, dependencies, job_views, rows, settings
 from vctl.store.store import Row, Store
 
 if TYPE_CHECKING:
@@ -305,6 +305,8 @@ class Reasons:
     @cached_property
     def use(self) -> LimitUse | None:
         """What running jobs have of that which users and clusters may have at most; None: they have no limits."""
+        from vctl.store import limits
+
         if not limits.exist(self.store):
             return None
         from vctl.ops.kept_limits import use_of

@@ -7,7 +7,7 @@ end. It stands for what the user may do at each request, not for what he could w
 from __future__ import annotations
 
 import hmac
-import secrets
+import os
 from collections.abc import Sequence
 from hashlib import sha256
 from typing import TYPE_CHECKING
@@ -38,7 +38,7 @@ def login(store: Store, for_s: float = USUAL_S, name: str = "") -> LoginForm:
             "a token makes no other token: it would have no end",
             fix="run `vctl login` on the machine of the service, without VCTL_TOKEN and VCTL_ADDRESS",
         )
-    secret = secrets.token_urlsafe(32)
+    secret = os.urandom(32).hex()
     with store.transaction():
         if len(table.listed(store, identity.uid)) >= MOST:
             raise Conflict(

@@ -13,11 +13,11 @@ and group exist: files of other users seem to belong to nobody, and sudo does no
 In a /tmp of its own, the command still sees what its own command line, directory and program need of the
 real one, and the state directory. All runs of a job on a machine have the same STORE, so they share the files.
 
-With pids there are three processes: the one that the supervisor has started, which stays outside; the init of
-the namespace, which collects orphans; and the command, the leader of a session and a child of the first one:
-programs that are children of process 1 take themselves for orphans (Ray's do). The first passes on signals, but
-for those of the supervisor, which it sends to all processes of the run. It ends as soon as the command has, in the
-same way. If processes are left, so is the init, and the supervisor ends them.
+The process that the supervisor has started stays outside, as the parent of the command: it passes on signals, but
+for those of the supervisor, which it sends to all processes of the run, and ends as soon as the command has, in the
+same way. With pids there is a third one, the init of the namespace, which collects orphans; the command is no child
+of it, as programs that are children of process 1 take themselves for orphans (Ray's do). If processes are left, so
+is the init, and the supervisor ends them.
 """
 
 import ctypes
@@ -27,10 +27,11 @@ import sys
 
 MYPY = False
 if MYPY or __package__:
-    from vctl.runtime import processes
+    from vctl.runtime import own_tmp, processes
     from vctl.runtime.becoming import end_as, execute, fail
 else:
     sys.path.append(os.path.dirname(os.path.abspath(__file__)))
+    import own_tmp
     import processes
     from becoming import end_as, execute, fail
 
@@ -43,15 +44,12 @@ TMP, PIDS = WORDS = ("tmp", "pids")
 """What a job can have for itself."""
 IN_FORCE = "VCTL_PRIVATE"
 """The variable that says to the command what it has for itself."""
-PLACES = ("/tmp", "/var/tmp")
 SCRIPT = os.path.abspath(__file__)
-MARK = ".private"
-"""A file in VCTL_OBJECT_DIR that says that the job has directories of its own, to be removed with that one."""
 WORDS_BEFORE = 9
 """How many words stand before a command that this script starts."""
 _NEWNS, _NEWUSER, _NEWPID = 0x00020000, 0x10000000, 0x20000000
 _MS_NOSUID, _MS_NODEV, _MS_NOEXEC, _MS_BIND, _MS_REC, _MS_SLAVE = 2, 4, 8, 4096, 16384, 1 << 19
-_CHUNK_BYTES, _INIT_S = 4096, 0.005
+_CHUNK_BYTES, _INIT_S, _MNT_DETACH = 4096, 0.005, 2
 _INFO_BYTES, _SENDER = 128, 12  # of a signalfd_siginfo: its size, and where the pid of the sender is
 _libc = ctypes.CDLL(None, use_errno=True)
 
@@ -72,13 +70,14 @@ def main(words: list[str]) -> None:
             wanted = enter(int(join))
         elif "?" in what:
             wanted = possible(wanted)
+        tmp = held(store) if TMP in wanted and not joins else None
         if wanted and not joins:
             unshare(pids=PIDS in wanted)
-        if TMP in wanted and not joins:
-            cover(store, cwd, command)
+        if tmp is not None:
+            cover(tmp, cwd, command)
         os.environ[IN_FORCE] = ",".join(wanted)
-        if PIDS in wanted:
-            run(cwd, command, has_init=joins)
+        if wanted:
+            run(cwd, command, tmp, has_init=joins or PIDS not in wanted)
     except NotPossible as error:
         fail(f"the job cannot have {what.replace('?', '')} for itself: {error}; see `vctl doctor`", 126)
     become(cwd, command)
@@ -188,14 +187,23 @@ def why_not(wanted: list[str]) -> str:
 # ---- a /tmp of its own ----
 
 
-def cover(store: str, cwd: str, command: list[str]) -> None:
+def held(store: str) -> own_tmp.OwnTmp:
+    """The job's own directories. Raises NotPossible."""
+    try:
+        tmp = own_tmp.OwnTmp(store)
+        tmp.remove_unused()
+    except own_tmp.NotOurs as error:
+        raise NotPossible(f"{error} in /tmp or /var/tmp is of another user, or no directory") from None
+    except OSError as error:
+        raise NotPossible(f"make {store} in /tmp and /var/tmp: {error.strerror}") from None
+    return tmp
+
+
+def cover(tmp: own_tmp.OwnTmp, cwd: str, command: list[str]) -> None:
     """Mount the job's own directories over the public ones, but for what the command needs of these."""
-    places = [place for place in PLACES if os.path.isdir(place) and not os.path.islink(place)]
-    kept = {path: os.open(path, os.O_PATH | os.O_CLOEXEC) for path in needed(places, cwd, command)}
-    if folder := os.environ.get("VCTL_OBJECT_DIR"):
-        os.close(os.open(f"{folder}/{MARK}", os.O_CREAT | os.O_CLOEXEC, 0o600))
-    for place in places:
-        mount(prepare(f"{place}/{store}"), place, None, _MS_BIND)
+    kept = {path: os.open(path, os.O_PATH | os.O_CLOEXEC) for path in needed(tmp.places, cwd, command)}
+    for place in tmp.places:
+        mount(tmp.folder(place), place, None, _MS_BIND)
     for path, source in kept.items():
         is_folder = os.path.isdir(f"/proc/self/fd/{source}")
         try:
@@ -206,26 +214,19 @@ def cover(store: str, cwd: str, command: list[str]) -> None:
             raise NotPossible(f"make {path}: {error.strerror}") from None
         mount(f"/proc/self/fd/{source}", path, None, _MS_BIND | _MS_REC)
         os.close(source)
-    if (folder := os.environ.get("TMPDIR", "")) and below(places, folder):
+    if (folder := os.environ.get("TMPDIR", "")) and below(tmp.places, folder):
         os.makedirs(folder, 0o700, exist_ok=True)
 
 
-def prepare(folder: str) -> str:
-    """Make the directory of a job in a public one, unless it is there; where its own directory is."""
-    inner = f"{folder}/tmp"
+def uncover(tmp: own_tmp.OwnTmp) -> None:
+    """Remove the job's own directories, from where nothing is mounted in them; else what is kept would be emptied."""
     try:
-        for path, mode in ((folder, 0o700), (inner, 0o1777)):
-            try:
-                os.mkdir(path, 0o700)
-                os.chmod(path, mode)
-            except FileExistsError:
-                pass
-            seen = os.lstat(path)
-            if seen.st_uid != os.geteuid() or seen.st_mode & 0o170000 != 0o040000:
-                raise NotPossible(f"{path} is of another user, or no directory")
-    except OSError as error:
-        raise NotPossible(f"make {folder}: {error.strerror}") from None
-    return inner
+        _call("unshare", _NEWNS)
+        for place in tmp.places:
+            _call("umount2", place.encode(), _MNT_DETACH)
+    except OSError:
+        return
+    tmp.remove()
 
 
 def needed(places: list[str], cwd: str, command: list[str]) -> list[str]:
@@ -259,8 +260,11 @@ def below(folders: list[str], path: str) -> bool:
 # ---- a PID namespace of its own ----
 
 
-def run(cwd: str, command: list[str], *, has_init: bool) -> None:
-    """Run the command in the PID namespace of the children of this process, and end as it ends."""
+def run(cwd: str, command: list[str], tmp: "own_tmp.OwnTmp | None", *, has_init: bool) -> None:
+    """Run the command, in the PID namespace of the children of this process if they have one, and end as it ends.
+
+    ``has_init``: that namespace is another run's, or there is none.
+    """
     asker = asker_of(os.getpid())
     before = signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
     signals = _descriptor_of_all()
@@ -271,9 +275,12 @@ def run(cwd: str, command: list[str], *, has_init: bool) -> None:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
         become(cwd, command)
     status = follow(child, asker, signals)
+    is_empty = has_init
     if not has_init:
         os.close(life)
-        select.select([init], [], [], _INIT_S)  # it ends at once where nothing is left
+        is_empty = bool(select.select([init], [], [], _INIT_S)[0])  # it ends at once where nothing is left
+    if tmp is not None and is_empty:
+        uncover(tmp)
     end_as(status)
 
 

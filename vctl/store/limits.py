@@ -7,7 +7,6 @@ from collections.abc import Iterator, Sequence
 from vctl.core.clusters import PRIMARY
 from vctl.core.limits import DAY_US, MONTH, WEEK, Limit, LimitTable, by_day, days_of
 from vctl.core.resources import GPU, Amounts
-from vctl.store import accounts
 from vctl.store import rows as values
 from vctl.store.store import Row, Store
 
@@ -75,6 +74,8 @@ def spent(store: Store, given: LimitTable | None = None) -> dict[tuple[str, str]
     found: dict[tuple[str, str], dict[int, int]] = {}
     if given is not None and not given.periods:
         return found
+    from vctl.store import accounts
+
     now = store.clock()
     since = min(days_of(period, now).start for period in (WEEK, MONTH))
 

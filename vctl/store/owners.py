@@ -27,14 +27,23 @@ def spans(store: Store) -> list[tuple[int, int]]:
     return [(row[0], row[1]) for row in found]
 
 
-def named_in(store: Store, cluster_ids: Iterable[str], uid: int) -> list[Row]:
-    """``job_id, submission_id, array_id`` of the jobs of others than this user in some clusters."""
-    return store.rows(
-        "SELECT job_id, submission_id, array_id FROM jobs"
-        " WHERE parent_cluster_id IN (SELECT value FROM json_each(?)) AND uid IS NOT ?",
-        dumps(list(cluster_ids)),
-        uid,
-    )
+def named_in(
+    store: Store, cluster_ids: Iterable[str], uid: int, jobs: Iterable[str], arrays: Iterable[str]
+) -> list[tuple[str, int]]:
+    """Those of these ids of jobs and arrays that are of others than this user in some clusters, with their numbers."""
+    theirs = "j.parent_cluster_id IN (SELECT value FROM json_each(?)) AND j.uid IS NOT ?"
+    inside = dumps(list(cluster_ids)), uid
+    found = store.rows(
+        "SELECT j.submission_id, j.job_id FROM json_each(?) n CROSS JOIN jobs j ON j.submission_id = n.value"
+        f" WHERE {theirs}",
+        dumps(list(jobs)), *inside,
+    )  # fmt: skip
+    found += store.rows(
+        "SELECT a.array_id, j.job_id FROM json_each(?) n CROSS JOIN arrays a ON a.array_id = n.value"
+        f" JOIN jobs j ON j.job_id = a.first_job_id WHERE {theirs}",
+        dumps(list(arrays)), *inside,
+    )  # fmt: skip
+    return [(row[0], row[1]) for row in found]
 
 
 def outside_of(cluster_ids: Iterable[str], uid: int) -> Condition:

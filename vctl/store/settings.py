@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from vctl.core.clusters import PRIMARY
 from vctl.core.queue_policy import DEFAULT, QueuePolicy
+from vctl.store import observed
 from vctl.store.rows import (
     ACCESS,
     BORROW,
@@ -58,7 +59,7 @@ def note_shared(store: Store) -> None:
     """Note that it is, once: its HTTP servers must know who asks."""
     if not is_shared(store):
         with store.transaction():
-            store.db.execute("INSERT OR REPLACE INTO meta VALUES (?, 'true')", (SHARED,))
+            observed.remember(store, SHARED, value=True)
 
 
 def primary_revision(store: Store) -> int:

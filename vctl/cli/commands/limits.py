@@ -41,7 +41,9 @@ def _answer(items: "Sequence[LimitForm]", sentences: list[str]) -> Answer:
 
 def _cleared(items: "Sequence[LimitForm]") -> Answer:
     return _answer(
-        items, [f"{_whose(one)}: no limit of {one['of']} any more" for one in items] or ["nothing to clear"]
+        items,
+        [f"{_whose(one)}: no limit of {one['of'].replace('_', ' ')} any more" for one in items]
+        or ["nothing to clear"],
     )
 
 

@@ -11,7 +11,7 @@ from vctl.core.spans import Spans
 from vctl.engine import changes as ch
 from vctl.engine.lifecycle import JOB
 from vctl.store import moves, rows
-from vctl.store.write import accounts, contents
+from vctl.store.write import contents
 from vctl.store.write.table import insert, writes
 
 _OWN = ("job_id", "submission_id", "closed", "array_id", "array_index", "members", "step")
@@ -95,6 +95,8 @@ def _arrays_submitted(db: sqlite3.Connection, submitted: Sequence[ch.ArraySubmit
 
 
 def _delete(db: sqlite3.Connection, spans: Spans) -> None:
+    from vctl.store.write import accounts  # here, because a submit does not need it
+
     accounts.keep_use(db, spans)
     commands = contents.used_by(db, spans)
     for table in ("tasks", "objects", "promises", "task_inputs", "nominations"):
