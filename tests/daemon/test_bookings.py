@@ -374,18 +374,19 @@ def test_a_booking_in_a_booking_ends_with_it_at_the_latest(world: World) -> None
 
 
 def test_what_is_booked_of_a_loan_does_not_go_home_for_a_job(world: World) -> None:
-    """The search lets idle loans go home, and the commit kept what is booked: the job was tried again and again."""
-    wanted = ClusterSpec(flexible_min=amounts(0, 1))
-    cluster_ops.create(world.store, "team", ClusterChange(spec=wanted, divisible=True))
-    submit(world, "borrows", gpus(2), cluster="team", time_limit_s=5)
-    assert job(world, "borrows")[0] == "RUNNING"
-    (run,) = world.processes.running()
-    world.processes.end(run, 0)
+    """The search let it go home, and the commit did not: a job beside it was tried again and again."""
+    nodes.kill(world.store, "n2")
+    cluster_ops.create(
+        world.store, "team", ClusterChange(spec=ClusterSpec(flexible_min=amounts(1)), divisible=True)
+    )
+    submit(world, "borrows", gpus(0, cpus=2), cluster="team", time_limit_s=500)
+    submit(world, "fills", gpus(0, cpus=2))
+    first = next(run for run in world.processes.running() if run.startswith("1."))
+    world.processes.end(first, 0)
     world.turn()
-    book(world, gpus(2), 4, 50, parent_id="team")
-    submit(world, "outside", gpus(2, 2))
-    assert job(world, "outside")[0] == "PENDING"
+    book(world, gpus(0, cpus=1), 4, 50, parent_id="team")
+    submit(world, "outside", gpus(0, cpus=1))
     assert world.scheduler is not None
-    assert world.scheduler.work.refused[1] == 0
+    assert (job(world, "outside")[0], world.scheduler.work.refused[1]) == ("RUNNING", 0)
     pass_(world, 5)
     assert state(world) == "ACTIVE"
