@@ -34,7 +34,8 @@ def startable(state: SchedulerState, now_ns: int) -> list[str]:
     found = [job.submission_id for queue in queues for job in _candidates(state.ledger, queue, now_ns)
              if _fits(state.ledger, job.parent_id, job.spec, job.entry)
              and may_keep_back(state.ledger, state.running.jobs.values(), job) is None]  # fmt: skip
-    for tasks in state.tasks.queues.values():
+    # a limit may keep a job from growing for its tasks
+    for tasks in state.tasks.queues.values() if not state.ledger.limits else ():
         heads = [next(iter(some.values())) for some in tasks.sub_queues.values() if some]
         found += [task.task_id for task in heads if not tasks.load and _could_start(state.ledger, task)]
     return found

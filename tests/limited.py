@@ -32,9 +32,7 @@ def counts(ledger: Ledger, limit: Limit, job: RunningJob | PendingJob) -> bool:
 
 
 def held_by(ledger: Ledger, job: RunningJob) -> Amounts:
-    """What a running job holds; one inside of another job holds nothing beside what that one holds."""
-    if "##" in job.parent_id:
-        return {}
+    """What a running job holds."""
     if job.cluster_id == job.parent_id:
         charge = ledger.charges.get(job.run_id)
         return {} if charge is None else charge[1].amounts
@@ -74,11 +72,13 @@ def may_keep_back(ledger: Ledger, running: Iterable[RunningJob], job: PendingJob
         gang = rs.total([*(node.resources for node in spec.fixed), spec.flexible_min])
         asked = {name: max(gang.get(name, 0), asked.get(name, 0)) for name in {*gang, *asked}}
     for limit in ledger.limits:
-        if not counts(ledger, limit, job) or limit.period:
+        if not counts(ledger, limit, job):
+            continue
+        if limit.period:  # what was used before is not known here
+            if asked.get("GPU") or any(spec.replica_sets.values()):
+                return limit
             continue
         more = 1 if limit.resource == "running_jobs" else asked.get(limit.resource, 0)
-        if limit.resource != "running_jobs" and "##" in job.parent_id:
-            continue
         if more and used(ledger, running, limit, job.user) + more > limit.amount:
             return limit
         if limit.resource != "running_jobs" and any(spec.replica_sets.values()):

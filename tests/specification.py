@@ -105,12 +105,15 @@ SECTIONS = {
     "17.migration": "Migrations, backup, restore, copies.",
     "17.private": "Modes of files; no shell; no link is followed; text cannot move the terminal.",
     "18.budgets": "The cost does not grow with what is not touched.",
+    "19.users": "A cluster for each user, made from a template by the first submit.",
     "19.private": "A /tmp and a PID namespace of a job's own.",
     "19.service": "One scheduler and one server for all users, kept by root, behind a socket; commands use it unasked.",
     "19.devices": "Devices with their holders and processes; those that nobody booked; fences.",
+    "19.limits": "The kernel enforces memory, processes and shares of CPU time per run and cluster, where it can.",
     "19.rights": "Who asks is what the kernel or a token says; each operation has a right, and one table answers it.",
     "19.start": "Processes are their users': ids, groups, home, log, directory, program; root checks what is asked.",
     "19.accounting": "What users and clusters used, waited for and wasted is reported; limits of both hold.",
+    "19.booking": "A booked cluster has its resources from its begin to its end; others use them before.",
 }
 
 

@@ -11,6 +11,7 @@ import pytest
 from tests.specification import spec
 from vctl.config import SETTINGS, load
 from vctl.errors import BadSpec
+from vctl.operations.connection import Connection
 
 pytestmark = spec("13.settings")
 
@@ -213,3 +214,43 @@ def test_the_process_environment_is_the_default(home, monkeypatch):
     monkeypatch.setenv("VCTL_OUTPUT", "csv")
     assert load().get("output") == "csv"
     assert load().cwd == os.getcwd()
+
+
+SERVICE = {
+    "a socket that is there": ({"VCTL_SOCKET": "{socket}"}, None, "unix:{socket}"),
+    "a socket that was named and is not there": ({"VCTL_SOCKET": "/nowhere/s"}, None, "unix:/nowhere/s"),
+    "a state directory": ({"VCTL_SOCKET": "{socket}", "VCTL_HOME": "/srv/x"}, None, None),
+    "a state directory as an option": ({"VCTL_SOCKET": "{socket}"}, {"home": "/srv/x"}, None),
+    "a server": ({"VCTL_SOCKET": "{socket}", "VCTL_ADDRESS": "http://h:1"}, None, "http://h:1"),
+}
+
+
+@spec("19.service")
+@pytest.mark.parametrize(("env", "flags", "address"), SERVICE.values(), ids=list(SERVICE))
+def test_the_service_of_the_machine_is_used_unless_another_state_is_named(home, env, flags, address):
+    socket = home / "vctl.sock"
+    socket.touch()
+    config = at(home, flags, **{name: text.format(socket=socket) for name, text in env.items()})
+    assert config.get("address") == (address and address.format(socket=socket))
+    assert config.is_shared == (address or "").startswith("unix:")
+
+
+@spec("19.service")
+def test_a_settings_file_that_names_a_state_directory_stays_without_the_service(home):
+    user_file(home, 'home = "/srv/mine"\n')
+    assert at(home, VCTL_SOCKET=str(home)).get("address") is None
+
+
+@spec("19.service")
+@pytest.mark.parametrize(
+    ("address", "fix"),
+    [
+        ("unix://run/vctl/vctl.sock", "write unix:///run/vctl/vctl.sock"),
+        ("/run/vctl/vctl.sock", "write http://HOST:PORT or unix:/PATH"),
+        ("unix:", "write http://HOST:PORT or unix:/PATH"),
+    ],
+)
+def test_an_address_that_is_nearly_one_of_a_socket(address, fix):
+    with pytest.raises(BadSpec) as refused:
+        Connection(address, None)
+    assert fix in refused.value.fix

@@ -73,6 +73,7 @@ def test_the_first_day_of_an_admin_goes_as_told(tmp_path):
     assert "nothing to change, 2 as wanted" in said["Divide"], told
     assert re.search(r"^borrow_limit .*CPU\W+4", said["Limit"], re.MULTILINE), told
     assert re.search(r"max_running_per_user\W+2", said["Limit"]), told
+    assert re.search(r"^kPrimaryClusterID/labs/labs\.\w+/labs", said["Limit"], re.MULTILINE), told
     watch = said["Watch"]
     assert "second waits (InsufficientResources)" in watch, told
     assert re.search(r"students +\w+ +CPU 4", watch), told

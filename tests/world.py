@@ -485,7 +485,7 @@ class Folding:
         "clusters": "*",
         "meta WHERE key = 'primary_queue'": "*",
         "nodes": "node_id, hostname, template_id, source, state, reason, author, state_since, amounts, instances,"
-        " cores, labels, boot_id, created_at, shrunk",
+        " cores, labels, boot_id, created_at, shrunk, fences",
         "vnodes": "*",
         "leases": "*",
         # why a task waits for a place is observed
@@ -499,6 +499,8 @@ class Folding:
         "promises": "*",
         "provider_requests": "*",
         "limits": "*",
+        "attempts": "*",
+        "past_use": "*",
         "task_inputs": "*",
         "runs_ahead": "*",
         "set_aside": "source, row_key, iif(source IN ('jobs', 'tasks'), '', content), problem, at",
@@ -605,6 +607,9 @@ def picture_of(state: FollowedState) -> dict[object, object]:
     )
     found.update((("request", request_id), one) for request_id, one in state.node_requests.items())
     found.update((("limit", limit.key), limit) for limit in state.ledger.limits)
+    if state.ledger.limits.periods:
+        for whose, days in state.running.spent.items():
+            found.update((("spent", whose, day), amount) for day, amount in days.items() if amount)
     tasks = state.tasks
     found.update((("task", task_id), task) for task_id, task in tasks.unfinished.items())
     found.update(
@@ -650,6 +655,7 @@ def picture(ledger: Ledger) -> dict[tuple[str, str], object]:
             {n: {i: s for i, s in shares.items() if s} for n, shares in left.instances.items() if any(shares.values())},
             left.cores,
             left.missing_cores,
+            {n: {i: s for i, s in shares.items() if s} for n, shares in left.fenced.items()},
         )
         for vnode_id, left in ledger.capacities.items()
     }  # fmt: skip
@@ -718,7 +724,8 @@ def unbalanced(ledger: Ledger) -> list[str]:
         inside = [v.allocation for v in ledger.vnodes.values() if v.parent_id == slot_id]
         inside += [allocation for where, allocation in ledger.charges.values() if where == slot_id]
         held = rs.total(allocation.amounts for allocation in inside)
-        capacity = ledger.capacities[slot_id]
+        capacity = ledger.capacities[slot_id].copy()
+        capacity.fence({})
         for name in {*slot.allocation.amounts, *held, *capacity.free}:
             total, free, used = (m.get(name, 0) for m in (slot.allocation.amounts, capacity.free, held))
             if total != free + used or free < 0:

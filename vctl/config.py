@@ -25,7 +25,11 @@ COLORS = ("auto", "always", "never")
 DUMB = ("dumb", "unknown")
 """Values of ``TERM`` for terminals that show only plain text: no colours, and no line is redrawn."""
 JOB_SCOPES = ("own", "all")
+CGROUPS = ("auto", "all", "off")
 RAY_JOBS = ("lazy", "private", "none")
+_SOCKET = "socket "
+"""How the origin of an address begins that follows from the setting ``socket``."""
+FOREIGN = ("ignore", "report", "avoid")
 _YES, _NO = ("1", "true", "yes", "on"), ("0", "false", "no", "off")
 
 
@@ -93,6 +97,27 @@ SETTINGS: tuple[Setting, ...] = (
         "VCTL_RAY_JOBS",
         "Ray of jobs from Ray's job API: lazy (default where Ray is installed), private or none.",
     ),
+    Setting(
+        "foreign_gpu_processes",
+        "foreign",
+        "VCTL_FOREIGN_GPU_PROCESSES",
+        "Processes on GPUs that nobody booked: ignore; report; avoid: the GPU takes no new job.",
+        "report",
+    ),
+    Setting(
+        "foreign_gpu_memory",
+        "size",
+        "VCTL_FOREIGN_GPU_MEMORY",
+        "GPU memory up to which such processes are not avoided.",
+        256 << 20,
+    ),
+    Setting(
+        "idle_gpu_after",
+        "duration",
+        "VCTL_IDLE_GPU_AFTER",
+        "Time without use after which a booked GPU is reported as idle; 0: never.",
+        1800,
+    ),
     Setting("kill_grace", "duration", "VCTL_KILL_GRACE", "Time between SIGTERM and SIGKILL.", 3),
     Setting(
         "maintenance_interval",
@@ -147,6 +172,13 @@ SETTINGS: tuple[Setting, ...] = (
         0,
     ),
     Setting(
+        "cgroups",
+        "cgroups",
+        "VCTL_CGROUPS",
+        "Runs that get a cgroup: auto (those with --memory; all of a shared service), all or off.",
+        "auto",
+    ),
+    Setting(
         "supervisor_per_job",
         "flag",
         "VCTL_SUPERVISOR_PER_JOB",
@@ -156,7 +188,8 @@ SETTINGS: tuple[Setting, ...] = (
 )
 OF_THE_SCHEDULER = (
     "ray", "maintenance_interval", "lease_idle_timeout", "lease_cooldown", "lease_duration", "reclaim_grace",
-    "provider", "provider_timeout", "idle_exit", "log_max_bytes",
+    "provider", "provider_timeout", "idle_exit", "log_max_bytes", "foreign_gpu_processes", "foreign_gpu_memory",
+    "idle_gpu_after", "cgroups",
 )  # fmt: skip
 """The settings that a scheduler reads once, when it starts: a command that has another value changes nothing."""
 BY_NAME: Mapping[str, Setting] = {setting.name: setting for setting in SETTINGS}
@@ -168,7 +201,7 @@ class Config:
 
     values: Mapping[str, object]
     origins: Mapping[str, str]
-    """Setting -> ``flag``, ``environment VCTL_X``, ``file PATH`` or ``default``."""
+    """Setting -> ``flag``, ``environment VCTL_X``, ``file PATH`` or ``default``; of an address also ``socket PATH``."""
     cwd: str
     env: Mapping[str, str]
 
@@ -203,15 +236,20 @@ class Config:
             return self
         if self.origins["socket"] == "default" and not os.path.exists(path):
             return self
-        where = f"socket {path}"
-        return Config(
-            {**self.values, "address": f"unix:{path}"}, {**self.origins, "address": where}, self.cwd, self.env
-        )
+        values = {**self.values, "address": f"unix:{path}"}
+        return Config(values, {**self.origins, "address": f"{_SOCKET}{path}"}, self.cwd, self.env)
 
     @property
     def is_shared(self) -> bool:
-        """Whether the server in use is the shared service of this machine."""
-        return str(self.values["address"] or "").startswith("unix:")
+        """Whether the server in use is the shared service of this machine, as no other was chosen."""
+        return self.origins["address"].startswith(_SOCKET)
+
+    @property
+    def nearer(self) -> str:
+        """The fix for what works only beside the state, not through a server."""
+        if str(self.values["address"]).startswith("unix:"):
+            return "run it as the account of the service: sudo -u vctl vctl … --home /var/lib/vctl/state"
+        return "run it there, with VCTL_ADDRESS unset"
 
     def of_the_scheduler(self) -> dict[str, object]:
         """The settings that a scheduler with this configuration goes by."""
@@ -410,6 +448,8 @@ _PARSERS: Mapping[str, Callable[[object, str], object]] = {
     "color": _choice(COLORS),
     "job_scope": _choice(JOB_SCOPES),
     "ray_jobs": _choice(RAY_JOBS),
+    "foreign": _choice(FOREIGN),
+    "cgroups": _choice(CGROUPS),
     "notify": _notify,
     "cluster": lambda value, where: resolve_cluster_id(as_text(value, where, "a cluster id"), where),
 }

@@ -29,6 +29,14 @@ def from_parts(parts: Sequence[str]) -> str:
     return _MARK.join(parts)
 
 
+def _told(value: Any, said: Callable[[str], str]) -> Any:
+    if isinstance(value, str):
+        return said(value)
+    if isinstance(value, list):
+        return [_told(one, said) for one in value]
+    return {said(name): _told(one, said) for name, one in value.items()} if isinstance(value, dict) else value
+
+
 class VctlError(Exception):
     """A problem with its fix. Subclasses set the exit code, the HTTP status and the code word."""
 
@@ -67,6 +75,12 @@ class VctlError(Exception):
         if for_good:
             self._texts = said
         return self
+
+    def told_as(self, said: Callable[[str], str]) -> None:
+        """Change its texts and the strings of its details, as to hide names."""
+        self._texts = {field: said(text) for field, text in self._texts.items()}
+        self.details = {name: _told(value, said) for name, value in self.details.items()}
+        self.spelled({})
 
     def parts(self) -> dict[str, list[str]]:
         """The texts that name parameters, each split into parts; every second part is a parameter's name."""

@@ -21,6 +21,7 @@ ROOT = Path(__file__).parents[2]
 TWICE = (
     "test_arrange",
     "test_batches",
+    "test_bookings",
     "test_bounds",
     "test_cluster_files",
     "test_errors",

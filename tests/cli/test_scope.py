@@ -121,6 +121,7 @@ CHANGES = {
     "vc update": 'vc update team --spec {"flexible_resource_min":{"CPU":2}}',
     "the queue of the primary": "vc update primary --queue-order fair",
     "vc delete": "vc delete team",
+    "reserve": "reserve --cpus 1 --for 1h",
     "vc stop": "vc stop team",
     "vc resume": "vc resume team",
     "vc remove-nodes": "vc remove-nodes team 4c8g-00",
@@ -132,6 +133,7 @@ CHANGES = {
     "node update": 'node update 4c8g-00 --resources {"CPU":1}',
     "node remove": "node remove 4c8g-00",
     "node heartbeat": "node heartbeat 4c8g-00",
+    "node ignore": "node ignore 4c8g-00 4242",
     "prune": "prune --older-than 1d",
     "limit set": "limit set --user root --cpus 2",
     "limit clear": "limit clear --all",
@@ -141,8 +143,10 @@ CHANGES = {
     "restore": "restore copy",
 }
 CHANGE_NOTHING = {"vc plan", "simulate"}
-ELSEWHERE = {"task cancel", "task run-many", "task put"}
-"""Cancel and many: test_the_task_of_another_job_is_not_cancelled. What is put belongs to the calling job, unnamed."""
+ELSEWHERE = {"task cancel", "task run-many", "task put", "login", "logout", "token revoke"}
+"""Cancel and many: test_the_task_of_another_job_is_not_cancelled. What is put belongs to the calling job, unnamed.
+Tokens are of a shared service: tests/operations/test_rights.py.
+"""
 
 
 def test_every_verb_that_changes_something_is_tried() -> None:

@@ -118,3 +118,58 @@ def test_which_instances_a_request_gets(taken: list[int], request_: int, want: d
 
 def test_one_and_a_half_gpus_never_fit() -> None:
     assert not FreeCapacity(whole_node(NODE)).fits({"GPU": SCALE + SCALE // 2})
+
+
+@spec("19.devices")
+@settings(max_examples=150, deadline=None)
+@given(
+    st.lists(
+        st.tuples(requests, st.integers(0, 5), st.one_of(st.none(), st.sets(st.integers(0, 4)))), max_size=25
+    )
+)
+def test_of_a_fenced_instance_nothing_is_free_until_the_fence_goes(
+    steps: list[tuple[dict[str, int], int, set[int] | None]],
+) -> None:
+    """What is held goes on and is counted as before; what comes back to a fenced instance stays there."""
+    capacity, held, fenced = FreeCapacity(whole_node(NODE)), list[Allocation](), set[int]()
+    for request, give, numbers in steps:
+        if numbers is not None:
+            fenced = numbers
+            capacity.fence({"GPU": numbers})
+        if capacity.fits(request):
+            held.append(capacity.take(request))
+            assert fenced.isdisjoint(held[-1].instances.get("GPU", {}))
+        if held and give < 2:
+            capacity.give_back(held.pop(give % len(held)))
+        assert all(capacity.instances["GPU"][index] == 0 for index in fenced & set(range(4)))
+        assert capacity.free["GPU"] == sum(capacity.instances["GPU"].values())
+        plain = capacity.copy()
+        plain.fence({})
+        check(plain, held)
+        assert capacity.is_unheld() == plain.is_untouched()
+    for allocation in held:
+        capacity.give_back(allocation)
+    assert capacity.is_unheld()
+    capacity.fence({})
+    assert capacity.is_untouched()
+
+
+@spec("19.devices")
+def test_a_fence_outlives_a_change_of_the_total() -> None:
+    capacity = FreeCapacity(whole_node(NODE))
+    half = capacity.take({"GPU": 5_000})
+    capacity.fence({"GPU": {0, 3, 9}})
+    assert (capacity.free["GPU"], capacity.fenced["GPU"]) == (2 * SCALE, {0: 5_000, 3: SCALE})
+    capacity.resize(
+        Allocation({**NODE, "GPU": 3 * SCALE}, {"GPU": dict.fromkeys(range(3), SCALE)}, tuple(range(8)))
+    )
+    assert (capacity.free["GPU"], capacity.fenced["GPU"]) == (2 * SCALE, {0: 5_000})
+    capacity.give_back(half)
+    assert (capacity.free["GPU"], capacity.fenced["GPU"], capacity.is_untouched()) == (
+        2 * SCALE,
+        {0: SCALE},
+        False,
+    )
+    assert not capacity.fits({"GPU": 3 * SCALE})
+    capacity.take_decided(Allocation({"GPU": SCALE}, {"GPU": {0: SCALE}}))  # decided before the fence
+    assert (capacity.free["GPU"], capacity.fenced["GPU"]) == (2 * SCALE, {0: 0})

@@ -107,12 +107,12 @@ def test_no_job_starts_before_it_was_submitted(desk: Desk, monkeypatch: pytest.M
     observer, command = desk.scheduler.observer, desk.command()
     handed, look = desk.receive(), observer.observe
 
-    def submit_and_look(state: FollowedState, now: Now) -> list[Stimulus]:
+    def submit_and_look(state: FollowedState, now: Now, *, has_work: bool) -> list[Stimulus]:
         monkeypatch.setattr(observer, "observe", look)
         desk.sleep(1)
         desk.command(submission_id="mine").join(PATIENCE_S)
         desk.sleep(1)
-        return look(state, now)
+        return look(state, now, has_work=has_work)
 
     monkeypatch.setattr(observer, "observe", submit_and_look)
     desk.turn_with(handed)

@@ -7,6 +7,7 @@ import pytest
 from tests.daemon.conftest import Life
 from tests.daemon.test_holding import submit
 from tests.specification import spec
+from vctl.core.identity import Identity
 from vctl.ops import job_edits, notifying
 from vctl.ops import jobs as job_ops
 from vctl.spec.options import parse_array
@@ -160,3 +161,32 @@ def test_members_that_share_a_row_are_waited_for(here: Life) -> None:
     assert notices(here) == []
     job_ops.stop(here.store, "a")
     assert notices(here) == [("a", "end")]
+
+
+@spec("19.service")
+@pytest.mark.parametrize("notify", ["mailto:ana@example.org", "https://example.org/hook"])
+def test_a_notice_of_another_user_has_nothing_of_his_environment(
+    here: Life, monkeypatch: pytest.MonkeyPatch, notify: str
+) -> None:
+    """PATH chose the program that ran, and OPENSSL_CONF a library that was loaded, under the service's account."""
+    monkeypatch.setenv("OPENSSL_CONF", "/home/ana/evil.cnf")
+    here.store.identity = Identity(1000, "ana")
+    submit(here, "a", "true", notify=notify)
+    over(here, "a")
+    notice = notifying.next_notice(here.store, ())
+    assert notice is not None
+    assert notice.carry_out.args[-1].keys() == {"PATH"}  # type: ignore[attr-defined]
+    assert "/home" not in notice.carry_out.args[-1]["PATH"]  # type: ignore[attr-defined]
+
+
+@spec("19.service")
+def test_no_command_of_another_user_is_started(here: Life) -> None:
+    """Also if it is in the tables, however it came there."""
+    submit(here, "a", "true", notify=HOOK)
+    with here.store.transaction():
+        here.store.db.execute("UPDATE jobs SET uid = 1000")
+    over(here, "a")
+    notice = notifying.next_notice(here.store, ())
+    assert notice is not None
+    with pytest.raises(PermissionError, match="no command of a user"):
+        notice.carry_out()

@@ -95,7 +95,7 @@ def test_what_somebody_got_beyond_the_due_is_remembered(
     life.nodes(1, "t", 4)
     cluster_ops.update(life.store, "primary", ClusterChange(queue={"order": "fair"}))
     for user, name in (("ann", "first"), ("ann", "second"), ("bob", "third")):
-        monkeypatch.setattr(node_ops, "author", lambda user=user: user)
+        monkeypatch.setattr(node_ops, "author", lambda _store, user=user: user)
         life.submit(name, entry=cpu(4))
     life.until(lambda: life.job("first")["status"] == "RUNNING")
     life.turn()

@@ -21,7 +21,7 @@ from vctl.core.labels import Condition
 from vctl.core.leases import Lease
 from vctl.core.ledger import Ledger
 from vctl.core.limits import Limit
-from vctl.core.nodes import Node, NodeRequest
+from vctl.core.nodes import Fence, Node, NodeRequest
 from vctl.core.queue_policy import QueuePolicy
 from vctl.core.resources import Allocation
 from vctl.core.tasks import Task
@@ -79,7 +79,7 @@ SAMPLES: list[ch.Change] = [
     ch.RowSetAside(9, "usage", ("c", "c##j", "me", "CPU"), "ValueError: ü"),
     ch.RunStripped("1.1.0.aa"),
     ch.ClusterRepaired("c"),
-    ch.LimitSet(Limit("user", "ana", "CPU", 15000, author="ü", at=3)),
+    ch.LimitSet(Limit("user", "ana", "gpu_hours", 15000, "day", "ü", 3), (("c", "ana", 7, 1 << 50),)),
     ch.LimitCleared(Limit("cluster", "c", "running_jobs", 3), "me"),
     ch.RunAssignedAhead("2.1.0.x", 2, "1.1.0.x", 7, 11),
     ch.RunTakenBack("2.1.0.x", 2),
@@ -106,6 +106,8 @@ SAMPLES: list[ch.Change] = [
     ch.NodeAdded(9, NODE_OF, 3.5, '{"GPU":[]}'),
     ch.NodeMoved(9, "n", "drain", "DRAINING", "fan", "me"),
     ch.NodeChanged(NODE_OF, settled=True),
+    ch.DeviceFenced(9, NODE_OF, "GPU", 1, Fence("GPU", 1, "foreign", (42,), "ana", 1 << 30, 9)),
+    ch.DeviceFenced(9, NODE_OF, "GPU", 1),
     ch.NodeRemoved("n"),
     ch.StopAsked(9, 1, "j", "StoppedByUser", 0.5, "words"),
     ch.NoticeSent(3, "j", 1, "end", "exit code 1"),
@@ -138,7 +140,7 @@ SAMPLES: list[ch.Change] = [
     ch.MembersUnfolded("a", 5, 9, ((6, 7), (9, 9))),
     ch.BeginTimesPassed(((1, 2),)),
     ch.DependencyMet(2, "k", "p", "ok", "j", 0),
-    ch.JobRequeued(PendingJob(1, "j", "p", "s", SPEC, {"CPU": 1}), "Backoff", "m", {"cause": "ExitCode"}),
+    ch.JobRequeued(PendingJob(1, "j", "p", "s", SPEC, {"CPU": 1}), "Backoff", "m", {"cause": "ExitCode"}, 9),
 ]  # fmt: skip
 
 

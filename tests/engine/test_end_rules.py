@@ -178,6 +178,7 @@ def test_a_job_that_failed_waits_again_after_a_backoff_that_doubles() -> None:
             "Backoff",
             message,
             {"attempt": 2, "cause": "NonZeroExit", "exit_code": 3, "backoff_s": 8.0},
+            NOW,
         ),
     ]
     assert state.parent_of == {1: PRIMARY}
@@ -204,6 +205,7 @@ def test_a_job_that_others_keep_from_starting_waits_in_its_queue_and_says_who(
         "InsufficientResources",
         f"others hold it; it asks again at {timestamp(begins)}",
         {"attempt": before + 1, "cause": "InsufficientResources", "exit_code": None},
+        NOW,
     )
 
 
@@ -257,6 +259,7 @@ def test_a_job_that_ended_for_another_tells_its_loss_and_waits_again_if_that_is_
             "Preempted",
             f"{message}; it runs again when its resources are free",
             {"attempt": 1, "cause": "Preempted", "exit_code": 143},
+            NOW,
         ),
     ]
 

@@ -49,9 +49,9 @@ def test_what_is_committed_is_there_once_and_what_is_not_returns() -> None:
     state, plan = tried("1c", "2c")
     assert free(state) == 1
     one, two = plan.starts
-    assert state.has_room(one)
+    assert state.has_room(one, 0)
     apply(state, started(one))
-    assert state.has_room(two)
+    assert state.has_room(two, 0)
     assert free(state) == 1
     state.end_trial()
     assert free(state) == 3
@@ -68,7 +68,7 @@ def test_any_other_change_takes_back_what_is_tried_before_it_is_seen() -> None:
     apply(state, started(plan.starts[0]))
     apply(state, NodeMoved(0, "n1", "drain", DRAINING))
     assert state.trial is None
-    assert not state.has_room(plan.starts[1])
+    assert not state.has_room(plan.starts[1], 0)
     assert sorted(state.ledger.charges) == ["1.1"]
 
 
@@ -79,10 +79,10 @@ def test_a_start_of_another_round_is_asked_again() -> None:
     state.end_trial()
     again = decide(state.ledger, state.queues, now_ns=0, running=state.running, keeps=True)
     state.trial = again.trial
-    assert state.has_room(older), "by a look, after the trial is taken back"
+    assert state.has_room(older, 0), "by a look, after the trial is taken back"
     assert state.trial is None
     state.ledger.charge("other", "n1", state.ledger.capacities["n1"].choice({"CPU": 2 * CPU}))
-    assert not state.has_room(older)
+    assert not state.has_room(older, 0)
 
 
 def test_who_does_not_ask_for_it_gets_the_ledger_back_as_it_was() -> None:

@@ -438,21 +438,21 @@ def test_limits_of_packages(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(packages, "MAX_BYTES", 1000)
     monkeypatch.setattr(packages, "MAX_UNPACKED", 5000)
     monkeypatch.setattr(packages, "MAX_FILES", 3)
-    with pytest.raises(packages.BadSpec, match="larger than"), packages.upload(home, "a.zip") as coming:
+    with pytest.raises(packages.BadSpec, match="larger than"), packages.upload(home, "a.zip", None) as coming:
         coming.write(b"x" * 1001)
     assert not list((home / "packages").iterdir())
     bomb = io.BytesIO()
     with zipfile.ZipFile(bomb, "w", zipfile.ZIP_DEFLATED) as file:
         file.writestr("zeros", b"\0" * 5001)
     for content in (bomb.getvalue(), archive({str(number): "" for number in range(4)})):
-        with packages.upload(home, "a.zip") as coming:
+        with packages.upload(home, "a.zip", None) as coming:
             coming.write(content)
             with pytest.raises(packages.BadSpec, match="larger than"):
                 coming.finish()
         (home / "packages" / "a.zip").write_bytes(content)  # as an earlier version has stored it
         with (
             pytest.raises(packages.BadSpec, match="larger than"),
-            packages.unpacked(home, "job", "a.zip", ()),
+            packages.unpacked(home, "job", None, "a.zip", ()),
         ):
             pass
     assert not list((home / "job-files").iterdir())

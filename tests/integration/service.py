@@ -76,22 +76,15 @@ class Service:
     def state(self) -> Path:
         return self.home / "state"
 
+    def words(self) -> list[str]:
+        """The command line of the keeper."""
+        more = ["--account", ACCOUNT, "--home", str(self.home), "--socket", str(self.socket)]
+        return [self.python, "-P", "-m", "vctl", "daemon", "--shared", *more]
+
     def start(self) -> None:
-        words = [
-            self.python,
-            "-P",
-            "-m",
-            "vctl",
-            "daemon",
-            "--shared",
-            "--account",
-            ACCOUNT,
-            "--home",
-            str(self.home),
-        ]
         with open(self.log, "ab") as log:
             self.keeper = subprocess.Popen(
-                [*words, "--socket", str(self.socket)], env={**variables(), **self.more}, cwd="/",
+                self.words(), env={**variables(), **self.more}, cwd="/",
                 stdin=subprocess.DEVNULL, stdout=log, stderr=log, process_group=0,
             )  # fmt: skip
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import subprocess
@@ -13,8 +14,9 @@ from pathlib import Path
 import pytest
 
 from tests.integration.conftest import Place, eventually, is_gone
+from tests.integration.service import ANA, BEN, running_service, users_of_the_host
 from tests.specification import spec
-from vctl.runtime import namespaces, processes
+from vctl.runtime import namespaces, own_tmp, processes
 
 pytestmark = spec("19.private")
 
@@ -23,7 +25,7 @@ SCRIPT = (sys.executable, "-I", "-S", namespaces.SCRIPT)
 
 def stores() -> set[Path]:
     """The directories of jobs in the public ones."""
-    return {path for place in namespaces.PLACES for path in Path(place).glob("vctl-tmp-*")}
+    return {path for place in own_tmp.PLACES for path in Path(place).glob("vctl-tmp-*")}
 
 
 @pytest.fixture
@@ -49,13 +51,16 @@ def test_its_tmp_is_empty_at_its_start_and_gone_at_its_end(here: Place) -> None:
 
 
 def test_it_sees_no_processes_but_its_own(here: Place) -> None:
-    """What one job did to all processes of a name reached every other job of that user."""
+    """What one job did to all processes of a name reached every other job of that user. A child of process 1 takes
+    itself for an orphan, as a driver of Ray did, which then ended with 1."""
     here.submit("--submission-id", "other", "--", "sleep", "1234")
     here.running_process("other")
-    program = "sleep 1234 & pgrep -x sleep | wc -l; pkill -KILL sleep; wait $! 2>/dev/null; echo $?; echo $$"
+    program = (
+        "sleep 1234 & pgrep -x sleep | wc -l; pkill -KILL sleep; wait $! 2>/dev/null; echo $?; echo $$ $PPID"
+    )
     ran = here.run("run", "--private", "pids", "--", "sh", "-c", program)
     said = [line for line in ran.out.splitlines() if line and "Killed" not in line]
-    assert (ran.code, said) == (0, ["1", "137", "2"]), ran
+    assert (ran.code, said) == (0, ["1", "137", "2 0"]), ran
     assert here.job("other")["status"] == "RUNNING"
     here.ok("job", "stop", "other")
 
@@ -83,15 +88,52 @@ def test_it_ends_as_its_command_ends(here: Place) -> None:
 
 
 def test_its_files_are_removed_with_it(here: Place) -> None:
+    """And nothing else: what it sees of the real /tmp, such as its working directory, is mounted in there."""
     before = stores()
-    odd = "echo x >/tmp/a/b/x; chmod 0 /tmp/a; mkfifo /tmp/pipe; ln -s / /tmp/root"
+    (here.folder / "kept").write_text("")
+    odd = "echo x >/tmp/a/b/x; chmod 0 /tmp/a; mkfifo /tmp/pipe; ln -s / /tmp/root; echo y >/tmp/y"
     fill = f"mkdir -p /tmp/a/b /var/tmp/c; {odd}; sleep 300"
     here.submit("--submission-id", "j", "--private", "tmp,pids", "--", "sh", "-c", fill)
-    eventually(lambda: len(stores() - before) == 2, "its directories")
+    eventually(lambda: any((path / "tmp/y").exists() for path in stores() - before), "its files")
     made = stores() - before
+    assert len(made) == 2
     assert all(path.stat().st_mode & 0o777 == 0o700 for path in made)
     here.ok("job", "stop", "j")
-    eventually(lambda: not made & stores(), f"{made} to be removed")
+    here.reach("j", "STOPPED")
+    assert not made & stores()
+    assert (here.folder / "kept").exists()
+
+
+def test_files_of_a_killed_job_go_with_the_next_start(here: Place) -> None:
+    before = stores()
+    here.submit("--submission-id", "j", "--private", "tmp", "--", "sh", "-c", "echo x >/tmp/x; sleep 300")
+    eventually(lambda: any((path / "tmp/x").exists() for path in stores() - before), "its files")
+    made = stores() - before
+    os.kill(here.running_process("j"), 9)
+    here.reach("j", "FAILED")
+    assert made <= stores()
+    here.ok("run", "--private", "tmp", "--", "true")
+    assert not made & stores()
+
+
+def test_who_ends_first_leaves_the_tmp_to_the_others(here: Place) -> None:
+    two = {"fixed_size_nodes": [{"nodes": [{"resources": {"CPU": 0.5}}, {"resources": {"CPU": 0.5}}]}]}
+    first = "until [ -e /tmp/up ]; do sleep 0.05; done; touch /tmp/x"
+    second = "touch /tmp/up; until [ -e /tmp/x ]; do sleep 0.05; done; sleep 1; ls /tmp/x"
+    program = f'if [ "$RANK" = 0 ]; then {first}; else {second}; fi'
+    ran = here.run(
+        "run",
+        "--private",
+        "tmp,pids",
+        "--per-node",
+        "--virtual-cluster",
+        json.dumps(two),
+        "--",
+        "sh",
+        "-c",
+        program,
+    )
+    assert (ran.code, ran.out) == (0, "/tmp/x\n"), ran
 
 
 def test_a_command_that_cannot_be_started_fails_as_without(here: Place) -> None:
@@ -267,8 +309,10 @@ def test_a_user_has_it_without_root(tmp_path: Path) -> None:
             assert (uid, number) == ("20990", "4"), ran.stdout
             assert not is_gone(outside.pid)
             outside.kill()
-        for place in namespaces.PLACES:
-            assert os.stat(f"{place}/vctl-tmp-of-a-test").st_mode & 0o777 == 0o700
+        for place in own_tmp.PLACES:
+            assert not os.path.exists(f"{place}/vctl-tmp-of-a-test")
+            os.mkdir(f"{place}/vctl-tmp-of-a-test", 0o700)
+            os.chown(f"{place}/vctl-tmp-of-a-test", 20990, 20990)
         refused = subprocess.run(
             ("python3", "-I", "-S", f"{folder}/namespaces.py", "tmp", "vctl-tmp-of-a-test", "/", "0", "--", "true"),
             capture_output=True, text=True, check=False, cwd="/", env={"PATH": "/usr/bin:/bin"},
@@ -278,9 +322,30 @@ def test_a_user_has_it_without_root(tmp_path: Path) -> None:
     finally:
         subprocess.run(["userdel", user], check=True)
         shutil.rmtree(folder)
-        for place in namespaces.PLACES:
+        for place in own_tmp.PLACES:
             shutil.rmtree(f"{place}/vctl-tmp-of-a-test", ignore_errors=True)
 
 
 def test_doctor_says_what_is_in_force(place: Place) -> None:
     assert "jobs can have for themselves (--private): tmp, pids" in place.read("doctor")["notes"]
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="makes users of the machine, so it has to be root")
+def test_users_of_a_shared_service_have_it() -> None:
+    """In user namespaces of their own, with their own files, which nobody has to remove for them."""
+    before = stores()
+    with users_of_the_host(), running_service() as service:
+        for user in (ANA, BEN):
+            say = "id -un; ls /tmp /var/tmp; echo x >/tmp/x; ls -d /proc/[0-9]* | wc -l; echo $VCTL_PRIVATE"
+            name = service.ok(user, "run", "-d", "--private", "tmp,pids", "--", "sh", "-c", say).strip()
+            ended = eventually(
+                lambda user=user, name=name: (
+                    (job := service.read(user, "job", "status", name))["exit_code"] is not None and job
+                ),
+                "its end",
+            )
+            said = service.ok(user, "logs", name)
+            assert ended["exit_code"] == 0, said
+            assert said.splitlines()[0] == user
+            assert said.splitlines()[-2:] == ["4", "tmp,pids"]
+    assert stores() <= before

@@ -16,7 +16,8 @@ import pytest
 from tests.integration.conftest import SPREAD_2X1, Place, eventually
 from tests.ray_cluster import IN_CI, RAY_S, WITH_RAY, left_of, log_of
 from tests.specification import spec
-from vctl.runtime import processes
+from vctl.daemon.isolation import private_store
+from vctl.runtime import namespaces, processes
 
 pytestmark = [spec("16.ray"), *WITH_RAY]
 
@@ -132,8 +133,16 @@ while ray.cluster_resources().get("CPU") != 2.0:
 
 
 def folders(place: Place) -> set[str]:
-    """The temporary directories of Ray that the jobs of a state directory have."""
-    return {json.loads(path.read_text())["folder"] for path in (place.home / "gangs").glob("*.ray")}
+    """The temporary directories of Ray that the jobs of a state directory have, as they are called outside of jobs."""
+    return {_outside(place, path) for path in (place.home / "gangs").glob("*.ray")}
+
+
+def _outside(place: Place, path: Path) -> str:
+    folder = str(json.loads(path.read_text())["folder"])
+    if not folder or namespaces.why_not([namespaces.TMP]):
+        return folder
+    job_id, attempt = map(int, path.stem.split("."))
+    return folder.replace("/tmp", f"/tmp/{private_store(str(place.home), job_id, attempt)}/tmp")
 
 
 def pids(place: Place, *, ending: bytes = b"", holding: bytes = b"") -> list[int]:
@@ -142,6 +151,8 @@ def pids(place: Place, *, ending: bytes = b"", holding: bytes = b"") -> list[int
         pid
         for pid in left_of(place)
         if (words := processes.command(pid))
+        and words[3:4]
+        != [os.fsencode(namespaces.SCRIPT)]  # it stands before the command, and shows its words
         and (words[0].endswith(ending) if ending else any(holding in word for word in words))
     )
 

@@ -3,17 +3,28 @@
 from __future__ import annotations
 
 import os
+import pwd
 import signal
 import socket
 import stat
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from pathlib import Path
 
 import pytest
 
-from tests.integration.conftest import eventually, is_gone
-from tests.integration.service import ACCOUNT, ANA, BEN, Service, running_service, users_of_the_host
+from tests.integration.conftest import ROOT, eventually, is_gone
+from tests.integration.service import (
+    ACCOUNT,
+    ANA,
+    BEN,
+    Service,
+    running_service,
+    users_of_the_host,
+    variables,
+)
 from tests.specification import spec
+from tests.test_readme import BLOCK
 
 pytestmark = [
     spec("19.service"),
@@ -68,8 +79,6 @@ def test_the_places_belong_to_those_who_need_them(service: Service) -> None:
 
 
 def test_scheduler_and_server_have_no_right_of_root(service: Service) -> None:
-    import pwd
-
     entry = pwd.getpwnam(ACCOUNT)
     for name in ("scheduler", "server"):
         pid = eventually(lambda name=name: service.pid_of(name), name)
@@ -103,6 +112,28 @@ def test_what_is_killed_is_started_again(service: Service, victim: str) -> None:
     after = service.read(ANA, "job", "status", running)
     assert (after["status"], after["attempt"]) == ("RUNNING", 1)
     assert service.pid_of(victim) not in (None, killed)
+
+
+def test_no_job_is_lost_or_doubled_while_all_are_killed_in_turn(service: Service) -> None:
+    """Two users submit, one after the other, while scheduler, server and launcher are killed again and again."""
+    marks = Path(pwd.getpwnam(ANA).pw_dir, "marks")
+    marks.mkdir()
+    marks.chmod(0o777)
+    victims = ["scheduler", "server", "launcher"]
+    names = []
+    for number in range(24):
+        if number % 4 == 0 and (pid := service.pid_of(victims[number // 4 % 3])) is not None:
+            os.kill(pid, signal.SIGKILL)
+        user, name = (ANA, BEN)[number % 2], f"k{number}"
+        words = ["run", "-d", "--submission-id", name, "--", "sh", "-c", f"echo x >> {marks}/{name}"]
+        assert service.ok(user, *words).strip() == name
+        names.append(name)
+    for number, name in enumerate(names):
+        assert service.run((ANA, BEN)[number % 2], "wait", name).code == 0
+    assert {name: (marks / name).read_text() for name in names} == dict.fromkeys(names, "x\n")
+    items = service.read(ANA, "ps", "-a")["items"]
+    assert {(job["status"], job["attempt"]) for job in items} == {("SUCCEEDED", 1)}
+    assert len(items) == len(names)
 
 
 def test_another_keeper_takes_over(service: Service) -> None:
@@ -158,6 +189,93 @@ def test_a_flood_of_one_user_leaves_room_for_the_others(service: Service) -> Non
             assert service.read(BEN, "ps", "-a")["total"] == 1
         finally:
             flooding.kill()
+
+
+@spec("13.help")
+def test_the_commands_of_the_page_work(service: Service) -> None:
+    """Those for users, as a user; those of systemd are in test_service_units.py."""
+    page = (ROOT / "docs" / "shared-service.md").read_text(encoding="utf-8")
+    tools = service.folder / "bin"
+    tools.mkdir()
+    (tools / "vctl").write_text(f'#!/bin/sh\nexec {service.python} -P -m vctl "$@"\n')
+    (tools / "vctl").chmod(0o755)
+    more = service.of(ANA, {"PATH": f"{tools}:{os.environ['PATH']}"})
+    script = "".join(BLOCK.findall(page))
+    home = pwd.getpwnam(ANA).pw_dir
+    done = subprocess.run(
+        ["bash", "-euc", script], cwd=home, capture_output=True, text=True, check=False, **more
+    )
+    assert done.returncode == 0, done
+    assert f"you are {ANA}" in done.stdout
+    assert f"I am {ANA}, in {home}" in done.stdout
+    assert f"socket {service.socket}" in done.stdout or "environment VCTL_SOCKET" in done.stdout
+
+
+def test_commands_beside_the_state_say_what_to_do(service: Service) -> None:
+    for words, code, said in (
+        (["daemon"], 5, "set VCTL_HOME"),
+        (["daemon", "--stop"], 8, "as root: systemctl stop vctl"),
+        (["backup", "x"], 8, "sudo -u vctl vctl"),
+        (["restore", "x"], 8, "sudo -u vctl vctl"),
+        (["doctor"], 8, "you are"),
+    ):
+        ran = service.run(ANA, *words)
+        assert (ran.code, said in ran.err) == (code, True), (words, ran)
+    assert service.read(ANA, "daemon", "--status")["kind"] == "service"
+
+
+def test_an_account_that_cannot_run_the_program_leaves_no_socket(service: Service) -> None:
+    """Else all commands of the machine would use a service that nobody answers for."""
+    keeper = ROOT / "vctl" / "privileged" / "keeper.py"
+    other = service.folder / "other"
+    words = [
+        service.python,
+        "-I",
+        "-S",
+        str(keeper),
+        str(other / "home"),
+        str(other / "run" / "vctl.sock"),
+        ACCOUNT,
+    ]
+    done = subprocess.run(words, env={"PATH": os.environ["PATH"]}, cwd="/", capture_output=True, check=False)
+    assert done.returncode == 1
+    assert b"cannot run" in done.stderr
+    assert not (other / "run" / "vctl.sock").exists()
+
+
+PLACES = {
+    "home of another": (
+        "home",
+        lambda path: os.chown(path, 1, 1),
+        b"belongs to daemon:daemon, not to root:root",
+    ),
+    "home that others may write to": ("home", lambda path: path.chmod(0o777), b"has mode 0777, not 0755"),
+    "state of root": ("home/state", lambda path: os.chown(path, 0, 0), b"belongs to root:root"),
+    "logs that others may list": ("home/logs", lambda path: path.chmod(0o755), b"has mode 0755, not 0750"),
+    "a directory above that others may write to": (
+        "",
+        lambda path: path.chmod(0o777),
+        b"others than root may rename",
+    ),
+}
+
+
+@pytest.mark.parametrize(("name", "spoil", "said"), PLACES.values(), ids=list(PLACES))
+def test_a_place_that_somebody_else_could_have_made_is_refused(
+    users: None, name: str, spoil: Callable[[Path], None], said: bytes
+) -> None:
+    """With the command that corrects it; what is there is not changed."""
+    with running_service() as service:
+        assert service.keeper is not None
+        service.keeper.terminate()
+        service.keeper.wait()
+        path = service.folder / name
+        spoil(path)  # the directory is removed at the end
+        before = os.stat(path)
+        done = subprocess.run(service.words(), env=variables(), cwd="/", capture_output=True, check=False)
+        assert (done.returncode, said in done.stderr) == (8, True), done
+        assert b"Fix: " in done.stderr
+        assert os.stat(path)[:6] == before[:6]
 
 
 def test_garbage_on_the_socket(service: Service) -> None:

@@ -27,8 +27,9 @@ from tests.specification import spec
 from tests.world import World, amounts
 from vctl import ops
 from vctl.config import load
+from vctl.core.identity import Identity
 from vctl.errors import NotFound
-from vctl.operations import clusters, jobs, limits, nodes, tasks
+from vctl.operations import clusters, jobs, limits, nodes, tasks, tokens
 from vctl.operations.declare import Context, Operation
 from vctl.ops.prove import prove
 from vctl.runtime import objects
@@ -89,11 +90,16 @@ CASES: Mapping[str, list[dict[str, Any]]] = {
         {"cluster_id": "slices", "spec": {"flexible_resource_min": {"CPU": 2}}},
     ],
     "vc delete": [{"cluster_id": "shared"}, {"cluster_id": "lab", "drain": True}, {"cluster_id": "lab", "force": True}],
+    "reserve": [
+        {"num_cpus": 1, "length_s": 60}, {"num_cpus": 1, "length_s": 60, "at": 4e9, "name": "made", "cluster": "lab"},
+    ],
     "vc remove-nodes": [{"cluster_id": "shared", "node_ids": ["n-01"]}],
     "vc resume": [{"cluster_id": "stopped"}],
     "vc plan": [{"clusters": TREE}],
     "vc apply": [{"clusters": TREE}, {"clusters": TREE[1:], "prune": False}],
-    "limit set": [{"user": "*", "running_jobs": 2, "cpus": "4"}, {"cluster": "lab", "gpus": None, "memory": "8GiB"}],
+    "limit set": [{"user": "*", "running_jobs": 2, "cpus": "4"}, {"cluster": "lab", "gpus": None, "memory": "8GiB"},
+        {"user": "*", "gpu_hours": 24, "per": "day"},
+    ],
     "limit clear": [{"every": True}],
     "node add": [{"resources": {"CPU": 2}, "node_id": "m", "count": 3}],
     "node update": [{"node_id": "n-03", "resources": {"CPU": 6}, "labels": {"zone": "a"}}],
@@ -102,6 +108,7 @@ CASES: Mapping[str, list[dict[str, Any]]] = {
     "node undrain": [{"node_id": "n-04"}],
     "node kill": [{"node_id": "n-00"}, {"node_id": "n-01", "reason": "smoke"}],
     "node heartbeat": [{"node_id": "n-03", "timeout_s": 60}],
+    "node ignore": [{"node_id": "n-03", "pid": os.getpid()}],
     "task run": [{"entrypoint": ["true"], "job": "runs", "environment": INSIDE, "cwd": "/", "outputs": ["later"]}],
     "task run-many": [{"tasks": [
         {"entrypoint": ["true"], "job": "runs", "outputs": ["first"]}, {"entrypoint": ["true"], "job": "runs"},
@@ -111,11 +118,13 @@ CASES: Mapping[str, list[dict[str, Any]]] = {
     "task cancel": [{"ref": "last"}],
     "task put": [{"name": "file", "inside": INSIDE}],
     "prune": [{"older_than_s": 0}],
+    "token revoke": [{"tokens": ["1"]}],
     "simulate": [{"model": {"jobs": 5}}],
 }  # fmt: skip
 """The calls of each verb; what a verb does not find here it gets from ``KNOWN``."""
 SILENT = {"job dry-run", "vc plan", "simulate", "repair", "replay"}
 """What changes nothing in a state that is sound."""
+ANA = Identity(20001, "ana")
 
 
 def calls(verb: Operation[..., Any]) -> list[dict[str, Any]]:
@@ -152,6 +161,8 @@ def carry_out(home: Path, verb: Operation[..., Any], call: Mapping[str, Any]) ->
     with Store.open(home) as store, pytest.MonkeyPatch.context() as patch:
         patch.setattr(os, "urandom", bytes)
         store.clock = lambda: NOW
+        if verb.right == "sign":  # only users of a shared service have tokens
+            store.identity = ANA
         store.db.execute("PRAGMA synchronous = OFF")  # no machine dies here, only processes
         verb.run(Context(store, config), **call)
 
@@ -196,6 +207,9 @@ def base(tmp_path_factory: pytest.TempPathFactory) -> Base:
         do(clusters.create, cluster_id="slices", spec={"flexible_resource_min": {"CPU": 1}}, parent="primary")
         do(clusters.create, cluster_id="stopped")
         do(limits.set_limits, cluster="lab", gpus=4)
+        store.identity = ANA
+        do(tokens.login)
+        store.identity = None
         do(clusters.stop, cluster_id="stopped")
         for name in ("ended", "failed", "runs", "late"):
             do(jobs.submit, **{**SUBMIT, "submission_id": name})

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -20,6 +21,7 @@ from vctl.core.identity import Identity
 from vctl.errors import BadSpec, NotPermitted, VctlError
 from vctl.operations import clusters, jobs, nodes, tasks
 from vctl.operations.declare import Context, Operation
+from vctl.ops import users
 from vctl.ops.rights import RIGHTS
 from vctl.store.store import Store
 
@@ -102,7 +104,8 @@ TABLE: dict[str, tuple[dict[str, Any], set[str]]] = {
     "vc list": ({}, ALL),
     "vc tree": ({"cluster_id": "lab"}, ALL),
     "vc get": ({"cluster_id": "lab"}, ALL),
-    "vc update": ({"cluster_id": "lab", "submitters": ["ben"]}, ADMINS),
+    "vc update": ({"cluster_id": "lab", "submitters": ["root"]}, ADMINS),
+    "reserve": ({"cluster": "lab", "num_cpus": 1, "length_s": 60}, SUBMITTERS & USERS),
     "vc delete": ({"cluster_id": "lab"}, {"admin above", *SERVICE}),
     "vc remove-nodes": ({"cluster_id": "lab", "node_ids": []}, ADMINS),
     "vc stop": ({"cluster_id": "lab"}, ADMINS),
@@ -122,6 +125,7 @@ TABLE: dict[str, tuple[dict[str, Any], set[str]]] = {
     "node undrain": ({"node_id": "n-00"}, SERVICE),
     "node kill": ({"node_id": "n-00"}, SERVICE),
     "node heartbeat": ({"node_id": "n-00"}, SERVICE),
+    "node ignore": ({"node_id": "n-00", "pid": os.getpid()}, SERVICE),
     "simulate": ({}, ALL),
     "prune": ({"older_than_s": 0.0}, SERVICE),
     "replay": ({"dry_run": True}, SERVICE),
@@ -138,8 +142,13 @@ TABLE: dict[str, tuple[dict[str, Any], set[str]]] = {
     "vnode": ({"vnode_id": "lab/0"}, ALL),
     "leases": ({}, ALL),
     "demand": ({}, ALL),
+    "report": ({"by": "job"}, ALL),
     "events": ({}, ALL),
     "summary": ({"kind": "jobs"}, ALL),
+    "login": ({}, USERS),
+    "logout": ({}, USERS),
+    "token list": ({}, USERS),
+    "token revoke": ({"tokens": ["99"]}, USERS),
 }
 """Operation -> its arguments, about ana's job in the cluster lab; and who may carry it out."""
 
@@ -328,8 +337,11 @@ def test_the_output_is_for_readers(context: Context) -> None:
             assert passed is (name in READERS), (name, ref)
 
 
-def test_submitters_and_admins_are_inherited_and_taken_back(context: Context) -> None:
+def test_submitters_and_admins_are_inherited_and_taken_back(
+    context: Context, monkeypatch: pytest.MonkeyPatch
+) -> None:
     store = context.store
+    monkeypatch.setattr(users, "check_names", lambda *_: None)
 
     def may(identity: Identity, cluster: str) -> bool:
         store.identity = identity
@@ -377,6 +389,49 @@ def test_what_a_process_says_about_itself_adds_nothing(
     assert (made["user"], os.environ["USER"]) == ("ben", "ana")
 
 
+HIDDEN_IDS = ("hers", "running", "failed", "many", "many_7", "many_2055")
+
+
+def test_a_private_queue_hides_names(context: Context) -> None:
+    """Of jobs and of their users, on every surface, from all but those who administer the cluster."""
+    store = context.store
+    store.identity = ROOT
+    clusters.update.at(context, "dept", private_queue=True)
+    assert clusters.get_cluster.at(context, "lab")["private_queue"] is None  # as above it
+    for operation in DECLARED:
+        given, allowed = TABLE[operation.name]
+        if "other" not in allowed or operation.right not in ("see", "submit"):
+            continue
+        store.identity = BEN
+        if "ref" in given:
+            given = {**given, "ref": given["ref"] if "task" in operation.name else "6"}
+        said = verdict(operation, context, given)[1]
+        for name in HIDDEN_IDS:
+            assert not re.search(rf'"{name}"(?!:)', said), (operation.name, name)
+            assert f"##{name}" not in said, (operation.name, name)
+        if operation.name in ("job list", "status", "job get", "why", "demand", "gpus"):
+            assert '"ana"' not in said, operation.name
+    listed, _ = jobs.list_jobs.at(context, members=False)
+    assert {job["submission_id"] for job in listed if job["user"] == "ben"} == {"bens"}
+    assert {job["submission_id"] for job in listed if job["user"] != "ben"} == {
+        f"hidden-{number}" for number in (1, 2, 3, 4, 6, 7)
+    }
+    assert jobs.get_job.at(context, "6")["submission_id"] == "hidden-6"
+    for filters in (["user=ana"], ["name!=x", "user!=ben"], ["submission_id=hers"], ["cluster_id=lab##hers"]):
+        for members in (True, False):
+            assert jobs.list_jobs.at(context, filters=filters, members=members) == ([], 0), filters
+    with pytest.raises(VctlError) as refused:
+        jobs.get_job.at(context, "herz")
+    assert "hers" not in json.dumps(refused.value.document())
+    for identity, hidden in ((ANA, False), (PAT, False), (LEA, False), (MEMBER, False), (SAM, True)):
+        store.identity = identity
+        assert (jobs.get_job.at(context, "6")["submission_id"] != "hers") is hidden, identity.name
+    store.identity = PAT
+    clusters.update.at(context, "lab", private_queue=False)
+    store.identity = BEN
+    assert jobs.get_job.at(context, "hers")["user"] == "ana"
+
+
 def test_a_shared_service_runs_no_command_of_a_user_on_its_own_account(context: Context) -> None:
     """A notice of a job would run as the account of the service, which owns the tables."""
     context.store.identity = ANA
@@ -384,3 +439,18 @@ def test_a_shared_service_runs_no_command_of_a_user_on_its_own_account(context: 
         jobs.submit.at(context, **COMMAND, notify="touch /tmp/x")
     for notify in ("none", "https://example.org/hook", "mailto:ana@example.org"):
         jobs.submit.at(context, **COMMAND, notify=notify)
+
+
+def test_names_that_nobody_has_are_refused(context: Context) -> None:
+    """A name with a mistake would shut somebody out, or in a group's place let nobody in."""
+    context.store.identity = ROOT
+    for given, problem in (
+        ({"submitters": ["nobody-here"]}, "submitters: there is no user nobody-here on this machine"),
+        ({"admins": ["@nobody-here"]}, "admins: there is no group nobody-here on this machine"),
+    ):
+        with pytest.raises(BadSpec, match=problem):
+            clusters.update.at(context, "lab", **given)
+        with pytest.raises(BadSpec, match=problem):
+            clusters.update.at(context, "primary", **given)
+    clusters.update.at(context, "lab", submitters=["root"], admins=["@root"])
+    assert clusters.get_cluster.at(context, "lab")["admins"] == ["@root"]

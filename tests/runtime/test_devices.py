@@ -83,6 +83,27 @@ def test_what_nvml_measures():
     assert library.open == 1  # it stays open: to open it takes long
 
 
+def test_processes_that_come_while_they_are_listed_are_listed_too(monkeypatch):
+    """NVML is asked for the number first; by the next call there may be many more."""
+    library, asked = Driver(), []
+    crowd = [(pid, GIB) for pid in range(100, 300)]
+
+    def running(kind, handle, count, found) -> int:
+        asked.append(kind)
+        present = crowd[: 2 if len(asked) == 1 else 200] if kind == "Compute" else []
+        is_enough = found is not None and count._obj.value >= len(present)
+        count._obj.value = len(present)
+        if not is_enough:
+            return 7 if present else 0
+        for at, (pid, memory) in enumerate(present):
+            found[at].pid, found[at].memory = pid, memory
+        return 0
+
+    monkeypatch.setattr(library, "_running", running)
+    one, *_ = nvml.Nvml(library).measure()
+    assert len(one.processes) == 200
+
+
 def test_a_driver_without_lists_of_processes_still_gives_the_memory():
     one, *_ = nvml.Nvml(Driver(lacks="nvmlDeviceGetComputeRunningProcesses_v3")).measure()
     assert [process.pid for process in one.processes] == [11, 900]

@@ -75,9 +75,7 @@ def test_a_run_that_uses_more_than_it_has_is_killed(ground: Ground) -> None:
     ground.python("a", FILL, "200", memory_bytes=LIMIT)
     end = ground.ended("a")
     assert (end.exit_code, end.signal, end.stopped) == (137, signal.SIGKILL, False)
-    said = re.fullmatch(
-        "it used (.+) MiB of memory and had 64 MiB: ask for more with --memory", end.message or ""
-    )
+    said = re.fullmatch(r"asked 64 MiB, peak (.+) MiB; try --memory \d+MiB", end.message or "")
     assert said is not None and LIMIT / MIB < float(said[1]) < 220, end.message
 
 
@@ -85,7 +83,7 @@ def test_all_processes_of_a_run_count_together_and_end_together(ground: Ground) 
     marks = [ground.home / f"p{n}" for n in range(3)]
     ground.python("a", PARTS, str(ground.home / "p"), memory_bytes=100 * MIB)
     main = ground.running("a").pid
-    assert "had 100 MiB" in ground.ended("a").message
+    assert "asked 100 MiB" in ground.ended("a").message
     assert is_gone(main)
     assert any(mark.exists() for mark in marks)
     assert not [

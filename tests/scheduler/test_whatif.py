@@ -14,7 +14,7 @@ from tests.world import picture
 from vctl.core.clusters import FIXED, LOGICAL, PRIMARY, Cluster, ClusterSpec, VNode
 from vctl.core.jobs import INSUFFICIENT, PendingJob
 from vctl.core.ledger import Ledger
-from vctl.core.nodes import ALIVE, DEAD, DRAINED, Node
+from vctl.core.nodes import ALIVE, DEAD, DRAINED, FOREIGN, LEFT, Fence, Node
 from vctl.core.resources import CPU, SCALE, whole_node
 from vctl.core.tasks import PendingTask
 from vctl.core.values import replace
@@ -169,6 +169,15 @@ def test_a_drained_node_is_taken_back():
     world = g.ledger("4c, 1c")
     world.put_node(replace(world.nodes["n1"], state=DRAINED))
     assert offers(world, job())["undrain"] == "n1"
+
+
+@spec("19.devices")
+def test_a_device_is_shared_with_a_foreign_process_but_not_with_one_that_was_left_behind():
+    world = g.ledger("4c 2g")
+    held = Fence("GPU", 0, LEFT, (7,), "bob", 5, 1), Fence("GPU", 1, FOREIGN, (8, 9), "bob", 5, 1)
+    world.put_node(replace(world.nodes["n1"], fences=held))
+    assert offers(world, job(spec="PACK: 1g"))["ignore"] == 1
+    assert "ignore" not in offers(world, job(spec="PACK: 2g"))
 
 
 def test_a_share_when_no_whole_device_is_left():

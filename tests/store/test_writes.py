@@ -42,6 +42,8 @@ EXCEPTIONS = {
     "store._write_head head": "every transaction moves the head on",
     "store.begin_term terms": "the head has a new term",
     "store.end_term terms": "the term of the head is over",
+    "tokens.add tokens": "a token is nobody's but its user's: neither the journal nor its readers know its hash",
+    "tokens.remove tokens": "the same",
 }
 """Writes of the journal itself, of its head and of migrations: no change can say them."""
 

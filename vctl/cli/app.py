@@ -6,7 +6,7 @@ No other module of the command line turns errors into messages and exit codes.
 import io
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 
 from vctl import cli, spec
@@ -24,11 +24,8 @@ from vctl.spec.params import Param
 class Served(Protocol):
     """The fork of a command server in which a command runs."""
 
-    home: os.stat_result
-    """The state directory of the server."""
-
-    def begin_to_wait(self) -> None:
-        """Leave the server, because the command waits."""
+    def takes(self, call: Call, values: Mapping[str, Any], *, lasts: bool, waits: bool) -> bool:
+        """Whether it carries a command out; prepares for it."""
 
 
 def run(words: Sequence[str], served: Served | None = None) -> int:
@@ -220,15 +217,13 @@ def _check_choices(command: Command, values: dict[str, Any]) -> None:
 
 def _execute(command: Command, values: dict[str, Any], served: Served | None) -> int:
     lasts, waits = command.lasts_with(values), command.waits_with(values)
+    given = dict(values)
     shared = {name: values.pop(name) for name in command.common}
     call = Call(command, shared, lasts=lasts or waits)
     try:
         with call:
-            if served is not None:
-                if lasts or not call.is_about(served.home):
-                    return NOT_HERE
-                if waits:
-                    served.begin_to_wait()
+            if served is not None and not served.takes(call, given, lasts=lasts, waits=waits):
+                return NOT_HERE
             call.written = values
             return _answer(call, command.arguments(values))
     except VctlError as error:

@@ -82,6 +82,10 @@ class Call:
         """Whether the state is that of a server."""
         return bool(self.config.get("address")) and self.command.path not in _LOCAL
 
+    def act_on(self, backend: "Backend") -> None:
+        """Carry verbs out on this backend, for a user of a service whose process this is not."""
+        self._backend = backend
+
     def is_about(self, folder: os.stat_result) -> bool:
         """Whether the state is in this directory, or is that of a server."""
         try:
@@ -100,7 +104,7 @@ class Call:
         if self.is_remote:
             raise NotPermitted(
                 "this works only on the machine itself, not through a server",
-                fix="run it there, with VCTL_ADDRESS unset",
+                fix=self.config.nearer,
             )
         if self._store is None:
             from vctl.store.store import Store

@@ -24,6 +24,7 @@ GROUPS = {
     "vc": ("Create, change and show virtual clusters.", "clusters cluster_files"),
     "task": ("Run commands inside a job, watch and cancel them.", "tasks"),
     "node": ("Add, drain and remove physical nodes.", "nodes"),
+    "token": ("List and end the tokens that you have for the HTTP API of a shared service.", "tokens"),
     "lease": ("Show the resources that clusters have borrowed.", "objects"),
     "limit": ("Limit what users and clusters may have at a time.", "limits"),
     "config": ("Show the settings and where they come from.", "serve"),
@@ -43,11 +44,18 @@ WORDS = {
     "summary": ("Count the objects of one kind.", "objects"),
     "simulate": ("Simulate a workload under other policies or machines.", "simulate"),
     "attach": ("Open a shell beside a running job, or run a command there.", "job_submit"),
+    "reserve": ("Book resources for a time.", "clusters"),
     "why": ("Explain why a job or a task waits, and which changes would start it now.", "jobs"),
     "demand": ("Show the resource requests that wait.", "objects"),
     "events": ("Show the history of changes.", "views"),
+    "report": ("Show what users, clusters or jobs held, waited for and wasted.", "report"),
     "timeline": ("Show when jobs and tasks ran, and on which nodes.", "timeline"),
     "daemon": ("Run the scheduler until it is stopped.", "upkeep"),
+    "login": ("Get a token for the HTTP API of a shared service: it acts as you.", "tokens"),
+    "logout": (
+        "End the token that you use; at the socket of the service, all of yours.",
+        "tokens",
+    ),
     "serve": ("Run the HTTP server until it is stopped.", "serve"),
     "replay": ("Repair the state from its tables, as the scheduler does at every start.", "upkeep"),
     "doctor": ("Check the state and this machine.", "upkeep"),
@@ -82,11 +90,12 @@ SECTIONS = {
     "Work": ("run", "ps", "logs", "stop", "wait", "shell", "attach", "job", "task"),
     "Look": (
         "status", "top", "why", "gpus", "events", "list", "get", "summary", "cluster-resources", "available-resources",
-        "nodes", "current-cluster", "current-node", "timeline", "simulate",
+        "nodes", "current-cluster", "current-node", "timeline", "report", "simulate",
     ),
-    "Clusters": ("vc", "lease", "limit", "demand"),
+    "Clusters": ("vc", "reserve", "lease", "limit", "demand"),
     "Nodes": ("node",),
     "Run the service": ("daemon", "serve", "config", "doctor", "replay", "backup", "restore", "prune"),
+    "Sign in to a shared service": ("login", "logout", "token"),
 }  # fmt: skip
 """The sections of the first help page; each word that is not hidden is in one of them."""
 ELSEWHERE = {
@@ -108,14 +117,16 @@ ELSEWHERE = {
     "free": "available-resources", "df": "available-resources", "gpu": "gpus",
     "nvidia-smi": "gpus", "nvtop": "gpus", "nvitop": "gpus", "gpustat": "gpus", "devices": "gpus",
     "priority": "job edit", "nice": "job edit", "renice": "job edit",
-    "export": "vc export", "import": "vc apply", "plan": "vc plan", "alloc": "shell", "login": "shell",
+    "export": "vc export", "import": "vc apply", "plan": "vc plan", "alloc": "shell",
+    "book": "reserve", "booking": "reserve", "bookings": "vc list", "reservation": "reserve",
+    "reservations": "vc list",
     "users": "ps", "who": "ps", "quota": "limit list", "quotas": "limit list", "limits": "limit list",
-    "sacctmgr": "limit",
+    "sacctmgr": "limit", "sreport": "report", "usage": "report", "reports": "report", "accounting": "report",
 }  # fmt: skip
 """First words of Slurm, PBS, LSF, Ray and kubectl -> the command of vctl; the longest entry counts."""
 _SUMS = "`vctl summary jobs` counts jobs, `vctl timeline` shows when they ran, `vctl ps -a` lists them"
 INSTEAD = {
-    **dict.fromkeys(("report", "reports", "sreport", "usage", "history", "stats", "seff", "sstat"), _SUMS),
+    **dict.fromkeys(("history", "stats", "seff", "sstat"), _SUMS),
     **dict.fromkeys(
         ("pause", "suspend"), "`vctl job hold` keeps a waiting job from starting; no running job pauses"
     ),

@@ -9,6 +9,7 @@ from typing import Any
 from vctl.cli import words
 from vctl.cli.table import GIVES, Cell, Column, key, matters
 from vctl.core.nodes import ALIVE
+from vctl.spec.quantities import format_duration
 
 Item = Mapping[str, Any]
 SMALL, MEDIUM, WIDE, WIDER, WIDEST = 80, 90, 100, 130, 160
@@ -119,6 +120,8 @@ CLUSTERS = [
     Column("DIVISIBLE", lambda vc: "yes" if vc["divisible"] else "no", whole=True, at=WIDER),
     state("STATE", _state("state")),
     *_use("total", "used"),
+    Column("BEGIN", lambda vc: words.soon(vc["begin_at"]), whole=True, at=WIDER, reads=("begin_at",)),
+    Column("END", lambda vc: words.soon(vc["end_at"]), whole=True, at=WIDER, reads=("end_at",)),
     Column("REPLICAS", lambda vc: words.replicas(vc.get("replica_sets")), rank=GIVES, at=WIDE),
     Column("JOBS", lambda vc: _count(vc.get("jobs")), right=True),
     Column("REVISION", "revision", right=True, at=WIDER),
@@ -198,6 +201,13 @@ LEASES = [
     Column("AGE", lambda lease: words.lasted(lease["since"]), right=True),
     Column("EXPIRES", lambda lease: words.until(lease["expires_at"]), right=True),
 ]
+TOKENS = [
+    Column("TOKEN", "token_id", right=True),
+    Column("USER", "user", rank=GIVES),
+    matters("NAME", lambda token: token["name"] or ""),
+    Column("AGE", lambda token: words.lasted(token["created_at"]), right=True),
+    Column("ENDS", lambda token: words.until(token["ends_at"]), right=True),
+]
 DEMAND = [
     cluster("CLUSTER", "cluster_id"),
     Column("COUNT", "count", right=True),
@@ -241,8 +251,8 @@ def _limited(field: str) -> Any:
     def show(limit: Item) -> str:
         if limit[field] is None:
             return ""
-        is_count = limit["of"] == "running_jobs"
-        return f"{limit[field]:g}" if is_count else words.amount(limit["of"], limit[field])
+        is_number = limit["of"] in ("running_jobs", "gpu_hours")
+        return f"{limit[field]:.4g}" if is_number else words.amount(limit["of"], limit[field])
 
     return show
 
@@ -257,3 +267,38 @@ LIMITS = [
     Column("SET BY", "set_by"),
     Column("SET", lambda limit: words.moment(limit["set_at"]), reads=("set_at",), at=SMALL),
 ]
+
+
+def _hours(heading: str, field: str, at: int = 0) -> Column:
+    def show(line: Item) -> str:
+        return f"{line[field]:.2f}" if line[field] >= 1 else f"{line[field]:.2g}" if line[field] else ""
+
+    return Column(heading, show, right=True, reads=(field,), at=at)
+
+
+def _wait(heading: str, field: str, at: int = 0) -> Column:
+    def show(line: Item) -> str:
+        return "" if line[field] is None else format_duration(int(line[field]))
+
+    return Column(heading, show, right=True, reads=(field,), at=at)
+
+
+def _jobs(heading: str, field: str, at: int = 0) -> Column:
+    return Column(heading, lambda line: str(line[field] or ""), right=True, reads=(field,), at=at)
+
+
+REPORT = [
+    _hours("CPU-H", "cpu_hours"),
+    _hours("GPU-H", "gpu_hours"),
+    _hours("GIB-H", "memory_gib_hours", WIDE),
+    _hours("LOST CPU-H", "lost_cpu_hours"),
+    _hours("LOST GPU-H", "lost_gpu_hours", WIDE),
+    _jobs("OK", "succeeded"),
+    _jobs("FAILED", "failed"),
+    _jobs("STOPPED", "stopped", SMALL),
+    _jobs("RUN", "running", SMALL),
+    _wait("WAIT", "wait_median_s"),
+    _wait("MEAN", "wait_mean_s", WIDE),
+    _wait("LONGEST", "wait_longest_s"),
+]
+"""What stands beside the user, the cluster or the job of a line."""

@@ -19,6 +19,7 @@ import select
 import signal
 import sys
 import time
+from collections.abc import Mapping
 from contextlib import redirect_stderr, redirect_stdout, suppress
 from importlib import import_module
 from pathlib import Path
@@ -33,12 +34,16 @@ from socket import (
     socket,
     socketpair,
 )
+from typing import Any
 
 from vctl import SOCKET, spec
 from vctl.cli import catalog
+from vctl.cli.call import Call
 from vctl.cli.command_client import INTERRUPTED, NOT_HERE, WAITS, stamp
 from vctl.cli.entry import carry_out
+from vctl.cli.user_fork import UserForks, end_with
 from vctl.core.text import visible
+from vctl.daemon.command_server import WORDS
 from vctl.engine.changes import JobSubmitted
 from vctl.store import write
 from vctl.store.store import Store
@@ -71,17 +76,18 @@ REHEARSED = ("status", "ps --limit 1", "status -o json", "ps --limit 1 -o json",
 
 
 def main() -> None:
-    """Listen until the scheduler is gone."""
-    prepare(sys.argv[1])
+    """Listen until the scheduler is gone: ``HOME``, and of a shared service ``HOME ADDRESS``."""
+    home, address = sys.argv[1], sys.argv[2:]
+    prepare(home)
     try:
-        listening = listen(sys.argv[1])
+        listening = socket(fileno=WORDS) if address else listen(home)
     except OSError as error:  # a full disk, or a filesystem without sockets
         sys.exit(f"commands run in processes of their own for now: {error.strerror}")
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # the kernel reaps forks that have ended
-    hand_over_jobs(sys.argv[1])
+    hand_over_jobs(home)
     gc.collect()
     gc.freeze()  # a collection in a fork would copy every page
-    Forks(listening, os.stat(sys.argv[1])).serve()
+    Forks(listening, os.stat(home), UserForks(home, address[0]) if address else None).serve()
 
 
 def prepare(home: str) -> None:
@@ -145,9 +151,11 @@ def listen(home: str) -> socket:
 class Forks:
     """The living forks: at most one of them waits for a command, the others carry one out."""
 
-    def __init__(self, listening: socket, home: os.stat_result) -> None:
+    def __init__(self, listening: socket, home: os.stat_result, users: UserForks | None = None) -> None:
         self.listening = listening
         self.home = home
+        self.users = users
+        """Of a shared service: what its forks do, each for another user."""
         listening.settimeout(0)  # another process may accept a connection first
         self.lines: dict[int, socket] = {}
         self.ready: int | None = None
@@ -165,9 +173,14 @@ class Forks:
             for fd in news:
                 if fd in self.lines:
                     self.hear(fd)
-            if self.ready is None and self.listening.fileno() in news and not self.make():
+            is_asked = self.ready is None and self.listening.fileno() in news
+            if is_asked and not (self.has_room() and self.make()):
                 with suppress(OSError):
                     self.listening.accept()[0].close()  # the client carries its command out itself
+
+    def has_room(self) -> bool:
+        """Whether another fork may be made: the users of a service may ask for any number."""
+        return self.users is None or len(self.lines) < self.users.MOST
 
     def make(self) -> bool:
         """Make a fork that is ready for a command; False if no process can be made."""
@@ -180,6 +193,8 @@ class Forks:
                 if os.fork() == 0:
                     for inherited in (ours, *self.lines.values()):
                         inherited.close()
+                    if self.users is not None:
+                        self.users.work(self.listening, theirs, LIFE)
                     work(self.listening, theirs, self.home)
             except OSError:
                 ours.close()
@@ -196,7 +211,11 @@ class Forks:
             self.ready = None
         if said == READY and self.ready is None:
             self.ready = fd
+        elif said == TAKEN and self.users is not None:
+            self.users.admit(self.lines[fd])
         elif said != TAKEN:
+            if self.users is not None:
+                self.users.ended(self.lines[fd])
             self.poll.unregister(fd)
             self.lines.pop(fd).close()
             if self.ready is None and not was_ready:  # a ready fork was killed: a command makes another
@@ -247,6 +266,14 @@ class ServingFork:
         self.waits = False
         self._asks, self._listening, self._line = asks, listening, line
 
+    def takes(self, call: Call, _: Mapping[str, Any], *, lasts: bool, waits: bool) -> bool:
+        """Whether it carries a command out: one about this state directory that has no process of its own."""
+        if lasts or not call.is_about(self.home):
+            return False
+        if waits:
+            self.begin_to_wait()
+        return True
+
     def begin_to_wait(self) -> None:
         """Let the client pass its signals on, and leave the server: only the client is needed from now on.
 
@@ -282,20 +309,6 @@ def answer(line: socket, mine: bytes, own: list[int], served: ServingFork) -> bo
     with suppress(BrokenPipeError):  # a client that was interrupted may have ended before
         line.send(b"%d" % code)
     return code in (0, NOT_HERE)
-
-
-def end_with(line: socket) -> None:
-    """Let the kernel kill this process as soon as the client has ended, whatever is going on here.
-
-    By SIGKILL, because one that is suspended gets no other signal.
-    """
-    fcntl.fcntl(line, fcntl.F_SETOWN, os.getpid())
-    fcntl.fcntl(line, fcntl.F_SETSIG, signal.SIGKILL)
-    fcntl.fcntl(line, fcntl.F_SETFL, fcntl.fcntl(line, fcntl.F_GETFL) | os.O_ASYNC)
-    poll = select.poll()
-    poll.register(line, 0)
-    if poll.poll(0):  # it ended before that
-        os.kill(os.getpid(), signal.SIGKILL)
 
 
 def has_ended(asks: socket) -> bool:

@@ -95,7 +95,7 @@ CHOSEN_BY: dict[str, dict[str, Any]] = {
         "since": "created_at",
     },
     "nodes": {"state": "state", "states": ("ALIVE", "DRAINING", "DRAINED", "DEAD"), "since": "created_at"},
-    "clusters": {"state": "state", "states": ("ACTIVE", "STOPPED", "REMOVING")},
+    "clusters": {"state": "state", "states": ("BOOKED", "ACTIVE", "STOPPED", "REMOVING")},
     "objects": {"since": "created_at"},
     "leases": {"since": "since"},
     "events": {"since": "at"},

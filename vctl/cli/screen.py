@@ -48,7 +48,7 @@ class Drawn(str):
 def size_of(terminal: TextIO) -> tuple[int, int]:
     """The columns and lines of a terminal; 80 and 24 where it does not say."""
     try:
-        width, height = os.get_terminal_size(terminal.fileno())
+        width, height = getattr(terminal, "size", None) or os.get_terminal_size(terminal.fileno())
     except OSError:
         width, height = 0, 0
     return width or 80, height or 24

@@ -4,6 +4,7 @@ The keeper starts them (``vctl/privileged/keeper.py``): the scheduler and the se
 ``/etc/vctl/config.toml`` and of the environment that ``vctl daemon --shared`` was given.
 """
 
+import fcntl
 import os
 import socket
 import sys
@@ -16,6 +17,8 @@ from vctl.ops import logs
 from vctl.privileged.keeper import CHECK, FIRST, LINE, SCHEDULER, SERVER
 from vctl.privileged.places import JOBS, LOGS, STATE
 from vctl.runtime.keeper import KeeperLine
+
+_HIGH = 100
 
 
 def main() -> int:
@@ -31,6 +34,7 @@ def main() -> int:
         logs.remove_for_us = keeper.remove_log
         if what == CHECK:
             listen.import_server()
+            load(cwd="/")  # a mistake in the settings is told to who starts the service
             return 0
         state = f"{home}/{STATE}"
         for name in (LOGS, JOBS):
@@ -41,7 +45,10 @@ def main() -> int:
             make_job_folders(home)
             from vctl.daemon.loop import SharedService, run_daemon
 
-            return run_daemon(config.home(), config, SharedService(keeper, f"unix:{path}"))
+            # above the descriptors that the command server gets
+            words = socket.socket(fileno=fcntl.fcntl(FIRST, fcntl.F_DUPFD_CLOEXEC, _HIGH))
+            os.close(FIRST)
+            return run_daemon(config.home(), config, SharedService(keeper, f"unix:{path}", words))
         assert what == SERVER
         listen.serve_users(config, socket.socket(fileno=FIRST), keeper)
     except Exception as error:  # noqa: BLE001 - reported in the log of the service

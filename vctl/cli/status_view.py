@@ -101,6 +101,8 @@ def _head(screen: "Screen", data: Data) -> Iterator[str]:
         last = scheduler.get("last_round_ms")
         scheduler_text = ("running" + (f", last round {last:.3g} ms" if last is not None else ""), "green")
     yield from screen.text(("Scheduler", "bold"), "  ", scheduler_text)
+    if service := scheduler.get("service"):
+        yield from screen.text(("Service", "bold"), f"    {service}, you are {scheduler['user']}")
 
 
 def _sections(screen: "Screen", data: Data) -> Iterator[Section]:
@@ -120,6 +122,8 @@ def _sections(screen: "Screen", data: Data) -> Iterator[Section]:
     )
     below = [branch for branch in branches if branch.get("below_minimum")]
     yield Section("Below their minimum", screen.table(_BELOW, below) if below else (), least=1)
+    devices = data.get("devices", ())
+    yield Section("Devices", screen.table(_DEVICES, devices) if devices else (), least=1)
     queue, running = data["queue"], data["running_jobs"]
     yield Section(
         "Running",
@@ -146,6 +150,11 @@ def _remaining(job: Data) -> Cell:
     if (seconds := job["time_left_s"]) is None:
         return Cell("-")
     return Cell(format_duration(int(seconds)), "yellow" if seconds < 60 else "")
+
+
+def _device_text(gpu_id: str) -> str:
+    node_id, _, number = gpu_id.rpartition("/")
+    return f"GPU {number} of {node_id} "
 
 
 def _with_members(job: Data) -> str:
@@ -175,6 +184,10 @@ _RESOURCES = [
 _BELOW = [
     cluster("CLUSTER", "cluster_id"),
     matters("WHY", lambda row: row["below_minimum"]["message"]),
+]
+_DEVICES = [
+    Column("GPU", "gpu_id", middle=True),
+    matters("WHAT", lambda row: row["message"].removeprefix(_device_text(row["gpu_id"]))),
 ]
 _RUNNING = [
     key("JOB", "submission_id"),

@@ -7,6 +7,7 @@ from typing import Annotated, Any
 from vctl import spec
 from vctl.cli.call import Call
 from vctl.core import jobs as jb
+from vctl.core.wording import STOPPED_WITH_BOOKING
 from vctl.spec.params import Given, Opt, Together
 
 OPTIONS = Together(
@@ -128,7 +129,9 @@ def unknown_notice(values: Mapping[str, Any]) -> str | None:
 
 
 def stopped_cluster(job: Mapping[str, Any]) -> str | None:
-    """A warning when a submitted job waits for somebody to resume its cluster; else None."""
+    """A warning when a submitted job waits for somebody to resume its cluster, or may be stopped with it; else None."""
+    if STOPPED_WITH_BOOKING in (job.get("message") or ""):
+        return f"Warning: {job['message']}"
     if job.get("state_reason") != jb.CLUSTER_STOPPED:
         return None
     return f"Warning: it waits, because the cluster is stopped: {job['message']}"

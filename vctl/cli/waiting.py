@@ -17,8 +17,8 @@ from vctl.core import jobs as jb
 from vctl.core.caller import Caller
 from vctl.core.text import VisibleLines
 from vctl.errors import BadSpec, NotFound, TimedOut
+from vctl.ops import logs
 from vctl.ops.forms import exit_code, failure_of
-from vctl.ops.logs import write_out
 
 if TYPE_CHECKING:
     from vctl.cli.call import Call
@@ -74,7 +74,7 @@ def follow(
     output of its members.
     """
     name, array = str(form[KEYS[kind]]), "array" in form and not merged
-    shows = None if array or silent else write_out if raw else _writer(call, kind, form)
+    shows = None if array or silent else logs.write_out if raw else _writer(call, kind, form)
     warn_of_itself(call, name)
     with _interruptible(call):
         line = Progress(sys.stderr, always=progress or (array and not silent))
@@ -157,12 +157,12 @@ def _all(call: Call, kind: Kind, refs: Sequence[str], code: int) -> Answer:
 def _writer(call: Call, kind: Kind, form: Form) -> Callable[[bytes], None]:
     """What writes the output of a job or task: on a terminal, control sequences of another user are only shown."""
     if not sys.stdout.isatty():
-        return write_out
+        return logs.write_out
     owner = form if kind == JOBS else get(call, JOBS, str(form["job_id"])) if form.get("job_id") else None
     if owner is None or owner["user"] == ops.nodes.own_name():
-        return write_out
+        return logs.write_out
     lines = VisibleLines()
-    return lambda block: write_out(lines.shown(block))
+    return lambda block: logs.write_out(lines.shown(block))
 
 
 def print_log(
@@ -180,7 +180,7 @@ def print_log(
         _warn_of_own_end(call, kind, form)
         return follow(call, kind, form, progress=progress, raw=raw, merged=True)
     written = False
-    write = write_out if raw or not sys.stdout.isatty() else _writer(call, kind, get(call, kind, ref))
+    write = logs.write_out if raw or not sys.stdout.isatty() else _writer(call, kind, get(call, kind, ref))
     for block in call.backend.log(kind, ref, tail=tail):
         written = written or bool(block)
         write(block)

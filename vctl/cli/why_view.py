@@ -21,10 +21,9 @@ def draw(screen: "Screen", data: Data) -> Iterator[str]:
     """Why a job waits; for a job that does not wait, one line."""
     name, reason = data.get("submission_id") or data["task_id"], data["state_reason"]
     if not data["status"].startswith("PENDING"):
-        because = f" ({reason})" if reason else ""
-        yield from screen.text(
-            (name, "bold"), f" is not waiting: it is {data['status']}{because}; {data['message']}"
-        )
+        because, said = f" ({reason})" if reason else "", data["message"]
+        more = f"; {said}" if said else ""
+        yield from screen.text((name, "bold"), f" is not waiting: it is {data['status']}{because}{more}")
         return
     yield from screen.text((name, "bold"), " waits (", (reason, "yellow"), f"): {data['message']}")
     if basis := data.get("expected_start_basis"):

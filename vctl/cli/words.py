@@ -15,7 +15,7 @@ STATE_COLOURS = {
     "RUNNING": "green", "ALIVE": "green", "ACTIVE": "green", "FINISHED": "green",
     "PENDING_ARGS_AVAIL": "yellow", "PENDING_NODE_ASSIGNMENT": "yellow",
     "PENDING": "yellow", "DRAINING": "yellow", "REMOVING": "yellow", "DRAINED": "yellow",
-    "FAILED": "red", "DEAD": "red", "RELEASING": "dim", "STOPPED": "dim", "SUCCEEDED": "dim",
+    "BOOKED": "yellow", "FAILED": "red", "DEAD": "red", "RELEASING": "dim", "STOPPED": "dim", "SUCCEEDED": "dim",
 }  # fmt: skip
 _PRIMARY = rf"\b{PRIMARY}\b"
 _MOMENT = r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{6}Z"

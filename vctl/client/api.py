@@ -14,7 +14,7 @@ from vctl import operations, ops, spec
 from vctl.client.context import RuntimeContext
 from vctl.client.fields import seconds_of
 from vctl.client.handles import ConfiguredBackend, Local, backend_of
-from vctl.client.job_verbs import Clusters, Jobs, Limits, Nodes, Tasks
+from vctl.client.job_verbs import Clusters, Jobs, Limits, Nodes, Tasks, Tokens
 from vctl.client.state_api import Filter, State
 from vctl.client.virtual_cluster import VirtualCluster, VirtualClusterInfo
 from vctl.core.clusters import PRIMARY
@@ -41,6 +41,7 @@ class Client(State):
         self.submit = self.jobs.submit
         self.run = self.tasks.run
         self.physical_nodes = Nodes(backend, cluster)
+        self.tokens = Tokens(backend, cluster)
         self.limits = Limits(backend, cluster)
 
     def __repr__(self) -> str:
@@ -48,6 +49,7 @@ class Client(State):
 
     status = Verb(views.status)
     scheduler = Verb(views.scheduler)
+    report = Verb(views.report)
     leases = State.list_leases
     demand = State.list_demand
     gpus = State.list_gpus
@@ -159,7 +161,7 @@ class Client(State):
         if not isinstance(self.backend, Local):
             raise NotPermitted(
                 f"{path} cannot be written: the state is at {self.backend!r}",
-                fix="run it there, with VCTL_ADDRESS unset",
+                fix=self.backend.config.nearer,
             )
         with self.backend.opened() as store:
             return ops.backup.backup(store, Path(path))

@@ -16,6 +16,7 @@ from vctl.client.fields import (
     JobFields,
     TaskFields,
     check_names,
+    seconds_of,
     task_values,
     values_of,
     words_of,
@@ -23,7 +24,7 @@ from vctl.client.fields import (
 from vctl.client.handles import ConfiguredBackend, Handle, Job, Task
 from vctl.client.queued import queued
 from vctl.client.state_api import Filters, Verbs
-from vctl.operations import clusters, jobs, limits, nodes, tasks
+from vctl.operations import clusters, jobs, limits, nodes, tasks, tokens
 from vctl.operations.declare import Verb
 from vctl.spec.ids import resolve_cluster_id
 
@@ -51,6 +52,7 @@ class ClusterFields(TypedDict, total=False):
     borrow_limit: Amounts | None
     lending_limit: Amounts | None
     private: Sequence[str] | None
+    user_template: Mapping[str, Any] | None
     queue: Mapping[str, Any] | None
     submitters: Sequence[str] | None
     admins: Sequence[str] | None
@@ -249,6 +251,7 @@ class Clusters(Verbs):
     stop = Verb(clusters.stop)
     resume = Verb(clusters.resume)
     remove_nodes = Verb(clusters.remove_nodes)
+    reserve = Verb(clusters.reserve)
 
     def create(
         self,
@@ -285,6 +288,18 @@ class Clusters(Verbs):
         return self._state.cluster_id if cluster_id is None else resolve_cluster_id(cluster_id, "cluster_id")
 
 
+class Tokens(Verbs):
+    """The verbs by which a user of a shared service signs in to its HTTP API, and out."""
+
+    def login(self, for_: float | str = "30d", *, name: str = "") -> documents.LoginForm:
+        """A new token, good for a time such as ``"8h"``; it is shown this once."""
+        return tokens.login(self.backend, for_s=seconds_of(for_, "for_"), name=name)
+
+    logout = Verb(tokens.logout)
+    list = Verb(tokens.list_tokens)
+    revoke = Verb(tokens.revoke)
+
+
 class Limits(Verbs):
     """The verbs of ``vctl limit``."""
 
@@ -308,3 +323,4 @@ class Nodes(Verbs):
     remove = Verb(nodes.remove)
     kill = Verb(nodes.kill)
     heartbeat = Verb(nodes.heartbeat)
+    ignore = Verb(nodes.ignore)

@@ -16,9 +16,11 @@ POLICIES = ("PACK", "SPREAD", "STRICT_PACK", "STRICT_SPREAD")
 
 # kinds of a cluster
 PRIMARY_KIND, LOGICAL, JOB, SUB = "primary", "logical", "job", "sub"
-ACTIVE, STOPPED, REMOVING = "ACTIVE", "STOPPED", "REMOVING"
+BOOKED, ACTIVE, STOPPED, REMOVING = "BOOKED", "ACTIVE", "STOPPED", "REMOVING"
 # kinds of a virtual node
 PHYSICAL, FIXED, FLEXIBLE = "physical", "fixed", "flexible"
+MARGIN_NS = 5_000_000_000
+"""How long before the begin of a booking the jobs on its place must be over."""
 
 
 @value(frozen=True, slots=True)
@@ -94,11 +96,35 @@ class VNode:
 
 
 @value(frozen=True, slots=True)
+class BookedPart:
+    """A part of a virtual node that a booking keeps, of named devices but of any cores."""
+
+    parent_vnode_id: str
+    node_id: str
+    allocation: Allocation
+    whole: bool = False
+
+
+@value(frozen=True, slots=True)
+class Booking:
+    """The time for which a cluster was booked, and its place: one part for each virtual node that it gets, by rank."""
+
+    begin_ns: int
+    end_ns: int
+    parts: tuple[BookedPart, ...]
+
+    @property
+    def closed_from_ns(self) -> int:
+        """When a job on its place must be over: a process that reaches its limit gets a grace before it is killed."""
+        return self.begin_ns - MARGIN_NS
+
+
+@value(frozen=True, slots=True)
 class Cluster:
     """One cluster of the tree.
 
-    ``state``: ACTIVE; STOPPED (queued jobs wait until it is resumed); REMOVING (it refuses new jobs, finishes
-    its queued and running jobs, and is deleted when it is empty).
+    ``state``: BOOKED (it has no virtual nodes before its booking begins); ACTIVE; STOPPED (queued jobs wait until it
+    is resumed); REMOVING (it refuses new jobs, finishes its queued and running jobs, and is deleted when it is empty).
     """
 
     cluster_id: str
@@ -120,6 +146,12 @@ class Cluster:
 
     private: tuple[str, ...] = ()
     """What its jobs, and those of all clusters in it, have for themselves at least."""
+    booking: Booking | None = None
+    """When it opens and when it closes; None: it stays."""
+    user_template: ClusterSpec | None = None
+    """The spec of the clusters that are made in it for users; None: it takes jobs itself."""
+    of_user: str = ""
+    """The user for whom it was made from the template of its parent."""
 
     @property
     def is_limited(self) -> bool:
@@ -140,4 +172,4 @@ class Cluster:
     @property
     def starts_jobs(self) -> bool:
         """Whether its queued jobs may start: also in the state REMOVING, so that its queue becomes empty."""
-        return self.state != "STOPPED"
+        return self.state not in (STOPPED, BOOKED)

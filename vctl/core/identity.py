@@ -17,3 +17,5 @@ class Identity:
     name: str
     groups: frozenset[str] = frozenset()
     is_admin: bool = False
+    token: int | None = None
+    """The number of the token that named him; None: the kernel did."""

@@ -7,6 +7,8 @@ cluster hold. ``Ledger`` keeps it by construction; plans and commits both ask ``
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
 
 from vctl.core import clusters as cl
 from vctl.core import resources as rs
@@ -15,11 +17,14 @@ from vctl.core.demand import Demand
 from vctl.core.leases import Lease
 from vctl.core.limits import NO_LIMITS
 from vctl.core.node_kinds import NodeKinds
-from vctl.core.nodes import ALIVE, LOST, Node, Template
+from vctl.core.nodes import ALIVE, LOST, Node, Template, fenced
 from vctl.core.queue_policy import QueuePolicy
 from vctl.core.resources import Allocation, Amounts, FreeCapacity
 from vctl.core.slots import Filed, SlotIndex, primary_labels
 from vctl.core.values import replace
+
+if TYPE_CHECKING:
+    from vctl.core.bookings import BookedPlaces, Returns
 
 
 class Ledger:
@@ -78,6 +83,10 @@ class Ledger:
         self.demand = Demand()
         """What the clusters ask of nodes, and the work that waits (``scheduler.scarcity``)."""
         self.kinds = NodeKinds()
+        self.booked: BookedPlaces | None = None
+        """The places of bookings that have not begun; None: there is no such booking."""
+        self.timed: dict[str, None] = {}
+        """The clusters of bookings that are to open or to close."""
 
     def copy(self) -> Ledger:
         """An independent copy, for trials that are not reverted."""
@@ -104,6 +113,9 @@ class Ledger:
         ledger._indexes = {cluster_id: self.index(cluster_id).copy() for cluster_id in self._indexes}
         ledger.kinds = self.kinds.copy()  # not before the indexes, which number new kinds
         ledger.demand, ledger._indexes_made = self.demand.copy(), self._indexes_made
+        ledger.timed = dict(self.timed)
+        if self.booked is not None:
+            ledger.booked = self.booked.copy(ledger.capacities)
         return ledger
 
     def part(self, cluster_ids: Iterable[str]) -> Ledger:
@@ -127,6 +139,8 @@ class Ledger:
 
     def set_capacity(self, vnode_id: str, capacity: FreeCapacity) -> None:
         """Replace the free capacity of a virtual node, for a trial."""
+        if self.booked is not None:
+            self.booked.kept.pop(vnode_id, None)
         self.capacities[vnode_id] = capacity
         self._refile([vnode_id])
 
@@ -174,6 +188,8 @@ class Ledger:
             self.note_joined(PRIMARY, node.node_id)
         if before is not None:
             if before.total != node.total:
+                if self.booked is not None:
+                    self.booked.give_back(node_id)
                 self.capacities[node.node_id].resize(total)
         else:
             self.capacities[node.node_id] = FreeCapacity(total)
@@ -185,8 +201,18 @@ class Ledger:
         vnode_ids = [node.node_id]
         for vnode_id in vnode_ids:
             vnode_ids += self.children[vnode_id]
+        if node.fences if before is None else node.fences != before.fences:
+            for vnode_id in vnode_ids:
+                self._fence(vnode_id)
         self._refile(vnode_ids)
         self.note_growth(vnode_ids)
+
+    def _fence(self, vnode_id: str) -> None:
+        """Fence the instances of a virtual node in which new jobs start: not inside the cluster of a job, which has
+        them already."""
+        vnode = self.vnodes[vnode_id]
+        if self.clusters[vnode.cluster_id].kind in (cl.PRIMARY_KIND, cl.LOGICAL):
+            self.capacities[vnode_id].fence(fenced(self.nodes[vnode.node_id].fences))
 
     def remove_node(self, node_id: str) -> None:
         """Remove a node on which no cluster has a virtual node."""
@@ -195,6 +221,8 @@ class Ledger:
         self._note_change(PRIMARY)
         for index in self._indexes.values():
             index.drop(node_id)
+        if self.booked is not None:
+            self.booked.kept.pop(node_id, None)
         del self.nodes[node_id], self.vnodes[node_id], self.capacities[node_id]
         del self.members[PRIMARY][node_id], self.children[node_id]
         self.kinds.forget(node_id)
@@ -205,6 +233,8 @@ class Ledger:
         """Add or replace a cluster."""
         self.edition += 1
         self.clusters[cluster.cluster_id] = cluster
+        if cluster.booking is not None:
+            self._note_booking(cluster)
         (self.removing.add if cluster.state == cl.REMOVING else self.removing.discard)(cluster.cluster_id)
         lends = any(cluster.lending_limit.values())
         (self.lenders.add if lends else self.lenders.discard)(cluster.cluster_id)
@@ -221,6 +251,9 @@ class Ledger:
         cluster = self.clusters.pop(cluster_id)
         for lease in list(self.borrowed(cluster_id)):
             self.put_lease(replace(lease, amounts={}))
+        self.timed.pop(cluster_id, None)
+        if self.booked is not None:
+            self._keep_booked(self.booked.drop(cluster_id))
         self.removing.discard(cluster_id)
         self.lenders.discard(cluster_id)
         self.demand.put(cluster_id)
@@ -234,6 +267,49 @@ class Ledger:
             self.versions.pop(cluster_id, None)  # only another attempt of the job brings the id back
         if cluster.parent_id is not None:
             self.subclusters[cluster.parent_id].pop(cluster_id, None)
+
+    def _note_booking(self, cluster: Cluster) -> None:
+        if cluster.state == cl.REMOVING:
+            self.timed.pop(cluster.cluster_id, None)
+        else:
+            self.timed[cluster.cluster_id] = None
+        if self.booked is None:
+            if cluster.state != cl.BOOKED:
+                return
+            from vctl.core.bookings import BookedPlaces  # here, because few ledgers have a booking
+
+            self.booked = BookedPlaces(self.capacities)
+        self._keep_booked(self.booked.put(cluster))
+
+    def _keep_booked(self, vnode_ids: Collection[str]) -> None:
+        """Keep the places of bookings on virtual nodes on which they have changed."""
+        if vnode_ids:
+            there = [vnode_id for vnode_id in sorted(vnode_ids) if vnode_id in self.vnodes]
+            self._refile(there)
+            self.note_growth(there)
+        if self.booked is not None and not self.booked.clusters:
+            self.booked = None
+
+    def put_in_force(self, cluster_ids: Collection[str] | None, returned_on: Returns | None = None) -> None:
+        """Keep the places of these bookings alone (None: of all), less what comes back in time. That is no growth."""
+        if (booked := self.booked) is not None:
+            booked.in_force, booked.returned_on = cluster_ids, returned_on
+            self._refile([vnode_id for vnode_id in booked.on if vnode_id in self.vnodes])
+
+    @contextmanager
+    def bookings_in_force(
+        self, cluster_ids: Collection[str], returned_on: Returns | None = None
+    ) -> Iterator[None]:
+        """Like ``put_in_force``, inside the block."""
+        if (booked := self.booked) is None:
+            yield
+            return
+        before = booked.in_force, booked.returned_on
+        self.put_in_force(cluster_ids, returned_on)
+        try:
+            yield
+        finally:
+            self.put_in_force(*before)
 
     def set_primary_queue(self, policy: QueuePolicy) -> None:
         """Set the queue policy of the primary cluster."""
@@ -293,6 +369,8 @@ class Ledger:
             self._take(parent_id, vnode.node_id, vnode.allocation)
             self.vnodes[vnode_id], self.capacities[vnode_id] = vnode, FreeCapacity(vnode.allocation)
             self.children[vnode_id], self.children[parent_id][vnode_id] = {}, None
+            if self.nodes[vnode.node_id].fences:
+                self._fence(vnode_id)
             made.setdefault(vnode.cluster_id, []).append(vnode)
             refiled += (vnode_id, parent_id)
         for cluster_id, some in made.items():
@@ -314,8 +392,12 @@ class Ledger:
         """Like ``resize``, after the old allocation was given back to the parent."""
         old, parent_id = self.vnodes[vnode.vnode_id], vnode.parent_id or ""
         self._take(parent_id, vnode.node_id, vnode.allocation)
+        if self.booked is not None:
+            self.booked.give_back(vnode.vnode_id)
         self.capacities[vnode.vnode_id].resize(vnode.allocation)
         self.vnodes[vnode.vnode_id] = vnode
+        if self.nodes[vnode.node_id].fences:
+            self._fence(vnode.vnode_id)  # it may have got a fenced instance, or lost one
         self._refile((parent_id, vnode.vnode_id))
         self.note_growth((parent_id, vnode.vnode_id))
         self._note_membership(vnode)
@@ -331,7 +413,9 @@ class Ledger:
         vnode = self.vnodes[vnode_id]
         assert vnode.parent_id is not None
         assert not self.children[vnode_id], vnode
-        assert self.capacities[vnode_id].is_untouched(), (vnode, self.capacities[vnode_id].free)
+        if self.booked is not None:
+            self.booked.give_back(vnode_id)
+        assert self.capacities[vnode_id].is_unheld(), (vnode, self.capacities[vnode_id].free)
         if index := self._indexes.get(vnode.cluster_id):
             index.drop(vnode_id)
         if (some := self._to_look_at.get(vnode.cluster_id)) is not None:
@@ -450,8 +534,10 @@ class Ledger:
 
     def _take(self, slot_id: str, node_id: str, allocation: Allocation) -> None:
         """Take an allocation from a virtual node. On a node that shrank, it may exceed what is free."""
+        if self.booked is not None:
+            self.booked.give_back(slot_id)
         capacity = self.capacities[slot_id]
-        capacity.take_beyond(allocation) if self.nodes[node_id].shrunk else capacity.take_exactly(allocation)
+        capacity.take_beyond(allocation) if self.nodes[node_id].shrunk else capacity.take_decided(allocation)
 
     def note_growth(self, vnode_ids: Iterable[str]) -> None:
         """Note that something came free on these virtual nodes, so that waiting work is judged anew."""
@@ -461,8 +547,10 @@ class Ledger:
     def _refile(self, vnode_ids: Iterable[str]) -> None:
         """Let the next use of the index file these virtual nodes anew; until then they may change often."""
         self.edition += 1
-        looks = self._to_look_at
+        looks, booked = self._to_look_at, self.booked
         for vnode_id in vnode_ids:
+            if booked is not None and vnode_id in booked.on:
+                booked.keep(vnode_id)
             cluster_id = self.vnodes[vnode_id].cluster_id
             if (index := self._indexes.get(cluster_id)) is not None:
                 index.unfiled[vnode_id] = None

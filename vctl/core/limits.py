@@ -5,17 +5,23 @@ A limit of a named user takes the place of the one of the same kind that each us
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 
 from vctl.core.resources import CPU, GPU, MEMORY
 from vctl.core.values import value
+from vctl.core.wording import date_of
 
 USER, CLUSTER = "user", "cluster"
 EACH = "*"
 """The name in a limit that each user has."""
-RUNNING_JOBS = "running_jobs"
-LIMITED = (RUNNING_JOBS, CPU, GPU, MEMORY)
-"""What a limit can be of: the number of running jobs, or what they hold of a resource."""
+RUNNING_JOBS, GPU_HOURS = "running_jobs", "gpu_hours"
+LIMITED = (RUNNING_JOBS, CPU, GPU, MEMORY, GPU_HOURS)
+"""What a limit can be of: the number of running jobs, what they hold of a resource, or the GPU hours of a period."""
+DAY, WEEK, MONTH = PERIODS = ("day", "week", "month")
+DAY_US = 86_400 * 10**6
+HOUR_US = 3_600 * 10**6
+Spent = Mapping[int, int]
+"""Day since 1970 (UTC) -> GPU microseconds in 1/10000."""
 Key = tuple[str, str, str, str]
 """(subject, name, resource, period): of limits with the same key the last one counts."""
 
@@ -38,6 +44,11 @@ class Limit:
     at: int = 0
 
     @property
+    def room(self) -> int:
+        """The amount in the unit in which use is counted: GPU hours are counted in microseconds."""
+        return self.amount * HOUR_US if self.resource == GPU_HOURS else self.amount
+
+    @property
     def key(self) -> Key:
         """What another limit has in common that takes its place."""
         return self.subject, self.name, self.resource, self.period
@@ -48,6 +59,8 @@ class LimitTable:
 
     def __init__(self, limits: Iterable[Limit] = ()) -> None:
         self.by_key = {limit.key: limit for limit in sorted(limits, key=lambda limit: limit.key)}
+        self.periods = {limit.period for limit in self.by_key.values()} - {""}
+        """The periods of which something is limited."""
         self.of_users = any(limit.subject == USER for limit in self.by_key.values())
         """Whether any is of users: then the jobs of each user wait for themselves."""
         self._of: dict[tuple[str, str], list[Limit]] = {}
@@ -90,3 +103,22 @@ class LimitTable:
 
 
 NO_LIMITS = LimitTable()
+
+
+def days_of(period: str, now_ns: int) -> range:
+    """The days since 1970 of the period of a moment: a day, a week from Monday, a month, all in UTC."""
+    day = now_ns // 1000 // DAY_US
+    if period == DAY:
+        return range(day, day + 1)
+    if period == WEEK:
+        monday = day - (day + 3) % 7
+        return range(monday, monday + 7)
+    first = day - date_of(day)[2] + 1
+    return range(first, first + 32 - date_of(first + 31)[2])
+
+
+def by_day(amount: int, began_ns: int, ended_ns: int) -> Iterator[tuple[int, int]]:
+    """Day and the part of a use that falls into it: an amount times microseconds."""
+    began, ended = began_ns // 1000, max(began_ns, ended_ns) // 1000
+    for day in range(began // DAY_US, ended // DAY_US + 1):
+        yield day, amount * (min(ended, (day + 1) * DAY_US) - max(began, day * DAY_US))

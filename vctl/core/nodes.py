@@ -18,6 +18,27 @@ LOST = (DEAD, RELEASING)
 LOCAL, SIMULATED, RAY = "local", "simulated", "ray"
 
 
+FOREIGN, LEFT = "foreign", "left"
+"""Why an instance is fenced: processes that nobody booked, or processes of a run that is over."""
+
+
+@value(frozen=True, slots=True)
+class Fence:
+    """No new work gets an instance of a unit resource, because these processes have it open.
+
+    ``memory``: their bytes there. ``owner``: the user of the first of them. ``of``: what left them behind.
+    """
+
+    name: str
+    number: int
+    why: str
+    pids: tuple[int, ...]
+    owner: str
+    memory: int
+    since: int
+    of: str = ""
+
+
 @value(frozen=True, slots=True)
 class Node:
     """A machine: totals (with instances and core ids), labels and state."""
@@ -35,11 +56,21 @@ class Node:
     reason: str | None = None
     """Why it is in its state, in the words of ``author``."""
     author: str | None = None
+    fences: tuple[Fence, ...] = ()
+    """The instances that no new work gets, by resource and number."""
 
     @property
     def schedulable(self) -> bool:
         """Whether new work may be placed on it."""
         return self.state == ALIVE
+
+
+def fenced(fences: Iterable[Fence]) -> dict[str, set[int]]:
+    """Unit resource -> its fenced instances."""
+    numbers: dict[str, set[int]] = {}
+    for fence in fences:
+        numbers.setdefault(fence.name, set()).add(fence.number)
+    return numbers
 
 
 UP, DOWN = "up", "down"

@@ -6,7 +6,8 @@ The module knows nothing of nodes, clusters or jobs: it answers "does this fit h
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterable, Mapping
+from collections.abc import Collection, Container, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from functools import lru_cache
 from operator import attrgetter, is_
 from typing import Any
@@ -47,6 +48,7 @@ class Allocation:
 
 
 EMPTY = Allocation({})
+NO_FENCES: Mapping[str, Mapping[int, int]] = {}
 
 
 def add(left: Amounts, right: Amounts) -> dict[str, int]:
@@ -131,29 +133,61 @@ class FreeCapacity:
 
     ``free``, ``instances`` and ``cores`` are never changed in place: every change replaces them. So equal
     virtual nodes share them, a copy is cheap, and the same change of many of them is computed once.
+
+    Of a fenced instance nothing is free: what nobody holds of it lies in ``fenced`` until the fence is lifted, also
+    what its holders give back meanwhile.
     """
 
-    __slots__ = ("all_cores", "cores", "free", "instances", "missing_cores", "total")
+    __slots__ = ("all_cores", "cores", "fenced", "free", "instances", "missing_cores", "total")
 
     free: Amounts
     instances: Mapping[str, Mapping[int, int]]
     cores: frozenset[int]
     missing_cores: frozenset[int]
     """Cores that are held although the node no longer has them."""
+    fenced: Mapping[str, Mapping[int, int]]
+    """Unit resource -> fenced instance -> the share of it that nobody holds, and that nobody gets."""
 
     def __init__(self, allocation: Allocation) -> None:
         self.total = allocation
         self.free, self.instances = allocation.amounts, allocation.instances
         self.all_cores = self.cores = _core_set(allocation.cores)
-        self.missing_cores = _core_set(())
+        self.missing_cores, self.fenced = _core_set(()), NO_FENCES
 
     def copy(self) -> FreeCapacity:
         """An independent copy, for trials."""
         copy = FreeCapacity.__new__(FreeCapacity)
         copy.total, copy.all_cores = self.total, self.all_cores
         copy.free, copy.instances = self.free, self.instances
-        copy.cores, copy.missing_cores = self.cores, self.missing_cores
+        copy.cores, copy.missing_cores, copy.fenced = self.cores, self.missing_cores, self.fenced
         return copy
+
+    def fence(self, numbers: Mapping[str, Collection[int]]) -> None:
+        """Fence exactly these instances of unit resources, those of them that are in this virtual node."""
+        free, instances = dict(self.free), {name: dict(shares) for name, shares in self.instances.items()}
+        for name, shares in self.fenced.items():
+            for index, share in shares.items():
+                free[name] += share
+                instances[name][index] += share
+        fenced: dict[str, dict[int, int]] = {}
+        for name in numbers.keys() & instances.keys():
+            have = instances[name]
+            for index in have.keys() & set(numbers[name]):
+                fenced.setdefault(name, {})[index] = share = max(have[index], 0)
+                free[name] -= share
+                have[index] -= share
+        self.free, self.instances, self.fenced = free, instances, fenced or NO_FENCES
+        self._share_if_untouched()
+
+    @contextmanager
+    def _open(self) -> Iterator[None]:
+        """Inside, nothing is fenced: for changes of what is held, which ask for no room."""
+        fenced = self.fenced
+        self.fence({})
+        try:
+            yield
+        finally:
+            self.fence(fenced)
 
     def fits(self, request: Amounts) -> bool:
         """Whether the request can be taken now, its instances included."""
@@ -284,6 +318,10 @@ class FreeCapacity:
 
     def take_beyond(self, allocation: Allocation) -> None:
         """Take an allocation that was made before the total shrank: the free amounts may become negative."""
+        if self.fenced and allocation.instances:
+            with self._open():
+                self.take_beyond(allocation)
+            return
         self.free = subtract(self.free, allocation.amounts)
         instances = dict(self.instances)
         for name, shares in allocation.instances.items():
@@ -300,8 +338,20 @@ class FreeCapacity:
             return True
         return any(min(shares.values(), default=0) < 0 for shares in self.instances.values())
 
+    def take_decided(self, allocation: Allocation) -> None:
+        """Take what was decided before, also of instances that have been fenced since."""
+        if self.fenced and allocation.instances:
+            with self._open():
+                self.take_exactly(allocation)
+        else:
+            self.take_exactly(allocation)
+
     def give_back(self, allocation: Allocation) -> None:
         """Give back what ``take`` or ``take_exactly`` took."""
+        if self.fenced and allocation.instances:
+            with self._open():
+                self.give_back(allocation)
+            return
         if self._repeat(_returned, allocation):
             return
         before, free = _state(self), dict(self.free)
@@ -323,10 +373,14 @@ class FreeCapacity:
         if allocation.cores:
             self.cores |= frozenset(allocation.cores) - self.missing_cores
             self.missing_cores -= frozenset(allocation.cores)
-        if self.is_untouched():  # share the values of the total again
+        self._share_if_untouched()
+        _returned[0] = allocation, before, _state(self)
+
+    def _share_if_untouched(self) -> None:
+        """Share the values of the total again where nothing is held, so that equal virtual nodes are quickly equal."""
+        if self.is_untouched():
             self.free, self.instances = self.total.amounts, self.total.instances
             self.cores = self.all_cores
-        _returned[0] = allocation, before, _state(self)
 
     def resize(self, allocation: Allocation) -> None:
         """Change the total in place (a flexible vnode or a node whose totals changed); what is held stays.
@@ -334,6 +388,10 @@ class FreeCapacity:
         The free amounts change by the difference. They become negative when a node shrinks below what is
         held; then nothing fits until enough of that was given back.
         """
+        if self.fenced:
+            with self._open():
+                self.resize(allocation)
+            return
         old, free = self.total, dict(self.free)
         for name in dict.fromkeys((*old.amounts, *allocation.amounts)):
             delta = allocation.amounts.get(name, 0) - old.amounts.get(name, 0)
@@ -355,8 +413,16 @@ class FreeCapacity:
         self.total, self.all_cores = allocation, _core_set(allocation.cores)
         self.cores, self.missing_cores = self.all_cores - held, held - self.all_cores
 
+    def is_unheld(self) -> bool:
+        """Whether nobody holds anything here, even if a part of it is fenced."""
+        if not self.fenced:
+            return self.is_untouched()
+        copy = self.copy()
+        copy.fence({})
+        return copy.is_untouched()
+
     def is_untouched(self) -> bool:
-        """Whether nothing is held: no amount, no instance and no core."""
+        """Whether all of it could be taken: nothing is held or fenced, no amount, no instance and no core."""
         total, free = self.total, self.free
         for name, amount in total.amounts.items():
             if free.get(name, 0) != amount:
@@ -389,6 +455,21 @@ def whole_node(
     }
     ids = tuple(range(amounts.get(CPU, 0) // SCALE)) if cores is None else tuple(sorted(cores))
     return Allocation(dict(amounts), instances, ids)
+
+
+Part = str | tuple[str, int]
+"""A resource without instances (its name), or one numbered instance (name, index)."""
+
+
+def parts_of(allocation: Allocation) -> dict[Part, int]:
+    """The amounts of an allocation by part."""
+    found: dict[Part, int] = {
+        n: a for n, a in allocation.amounts.items() if a and n not in allocation.instances
+    }
+    for name, shares in allocation.instances.items():
+        for index, share in shares.items():
+            found[name, index] = share
+    return found
 
 
 def merged(left: Allocation, right: Allocation) -> Allocation:

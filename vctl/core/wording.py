@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from vctl.core.nodes import LEFT, Fence
 from vctl.core.resources import MEMORY, OBJECT_STORE_MEMORY, SCALE, Amounts
 
 _SIZES = (("TiB", 1 << 40), ("GiB", 1 << 30), ("MiB", 1 << 20), ("KiB", 1 << 10))
@@ -57,11 +58,11 @@ def timestamp(ns: int) -> str:
     minutes, second = divmod(seconds, 60)
     hours, minute = divmod(minutes, 60)
     days, hour = divmod(hours, 24)
-    year, month, day = _date(days)
+    year, month, day = date_of(days)
     return f"{year:04}-{month:02}-{day:02}T{hour:02}:{minute:02}:{second:02}.{us:06}Z"
 
 
-def _date(days: int) -> tuple[int, int, int]:
+def date_of(days: int) -> tuple[int, int, int]:
     """The date so many days after 1970-01-01, without ``datetime``, which takes each command a millisecond.
 
     Years begin in March, and eras of 400 years in a March: the day that not every year has is the last of its year.
@@ -72,6 +73,40 @@ def _date(days: int) -> tuple[int, int, int]:
     month = (5 * day + 2) // 153
     year += 400 * era + (month >= 10)
     return year, month + 3 if month < 10 else month - 9, day - (153 * month + 2) // 5 + 1
+
+
+STOPPED_WITH_BOOKING = "it is stopped with its cluster if it still runs at"
+"""What a submit says about a job that may run longer than its cluster is booked."""
+
+
+def opens_at(cluster_id: str, begin_ns: int) -> str:
+    """Why the jobs of a booked cluster wait."""
+    return f"{cluster_text(cluster_id)} is booked from {timestamp(begin_ns)} on"
+
+
+def fence_text(node_id: str, fence: Fence) -> str:
+    """Why a device takes no new job: ``GPU 1 of box takes no new job: pid 977 of bob …``."""
+    more = len(fence.pids) - 1
+    who = (
+        f"pid {fence.pids[0]}"
+        + (f" of {fence.owner}" if fence.owner else "")
+        + (f" and {more} more" if more else "")
+    )
+    size = f" with {_rounded(fence.memory)} there" if fence.memory else ""
+    why = (
+        f"{who}{size}, left behind by {fence.of or 'a job'}, does not end"
+        if fence.why == LEFT
+        else f"{who}{size} uses it, and nobody booked it"
+    )
+    return (
+        f"{fence.name} {fence.number} of {node_id} takes no new job: {why} (since {timestamp(fence.since)})"
+    )
+
+
+def _rounded(size: int) -> str:
+    """A measured size in words: ``642MiB``, ``61.0GiB``."""
+    unit, one = next(((unit, one) for unit, one in _SIZES if size >= one), ("B", 1))
+    return f"{size / one:.1f}{unit}" if one > 1 << 20 else f"{size // one}{unit}"
 
 
 def cluster_text(cluster_id: str) -> str:

@@ -69,7 +69,7 @@ class NextRuns:
         try:
             request = request_of(
                 self.store, state, self.carrier.commands, after.run, log_max_bytes=self.carrier.log_max_bytes,
-                ahead=after,
+                cgroups=self.carrier.cgroups, ahead=after,
             )  # fmt: skip
             given = request is not None and runtime.launch_next(request, after.follows)
         except (OSError, VctlError, ValueError, TypeError, KeyError, AttributeError):

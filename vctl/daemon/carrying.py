@@ -76,11 +76,11 @@ class Carrier:
 
     def __init__(
         self, store: Store, runtime: Runtime, provider: Provider, trouble: Trouble, durations: RunDurations, *,
-        interval_s: float, log_max_bytes: int,
+        interval_s: float, log_max_bytes: int, cgroups: str,
     ) -> None:  # fmt: skip
         self.store, self.runtime, self.provider = store, runtime, provider
         self.trouble, self.durations = trouble, durations
-        self.log_max_bytes = log_max_bytes
+        self.log_max_bytes, self.cgroups = log_max_bytes, cgroups
         self.commands, self.remains = Commands(store), Remains(store, durations.clock)
         self.objects = Objects(store, interval_s=interval_s)
         self.rays, self.notices = PrivateRays(store.home, runtime), Notices(store)
@@ -175,7 +175,7 @@ class Carrier:
         try:
             request = request_of(
                 self.store, state, self.commands, run,
-                log_max_bytes=self.log_max_bytes, again=run.run_id in self.given,
+                log_max_bytes=self.log_max_bytes, cgroups=self.cgroups, again=run.run_id in self.given,
             )  # fmt: skip
             if request is not None:
                 self.given.add(run.run_id)

@@ -3,7 +3,9 @@
 import os
 import select
 import sys
+from collections.abc import Mapping
 from pathlib import Path
+from types import MappingProxyType
 
 from vctl.ops.background import small_environment
 
@@ -11,8 +13,12 @@ from vctl.ops.background import small_environment
 class Child:
     """Runs a module for a state directory, one process at a time. The process ends when its standard input closes."""
 
-    def __init__(self, module: str, home: Path) -> None:
-        self._words = [sys.executable, "-P", "-m", module, os.fspath(home)]
+    def __init__(
+        self, module: str, home: Path, *more_words: str, more: Mapping[str, str] = MappingProxyType({})
+    ) -> None:
+        """``more``: variables beside those that every such process gets."""
+        self._words = [sys.executable, "-P", "-m", module, os.fspath(home), *more_words]
+        self._more = more
         self._pid = 0
         self._handle = self._life = -1
 
@@ -26,7 +32,11 @@ class Child:
         ]
         try:
             self._pid = os.posix_spawn(
-                sys.executable, self._words, small_environment(os.environ), file_actions=actions, setsid=True
+                sys.executable,
+                self._words,
+                {**small_environment(os.environ), **self._more},
+                file_actions=actions,
+                setsid=True,
             )
         except OSError:
             os.close(ours)  # too many processes: it is tried again later

@@ -9,8 +9,10 @@ from __future__ import annotations
 import contextlib
 import os
 import time
+from collections.abc import Mapping
 from pathlib import Path
-from socket import AF_UNIX, SOCK_SEQPACKET, socketpair
+from socket import AF_UNIX, SOCK_SEQPACKET, socket, socketpair
+from types import MappingProxyType
 
 from vctl import SOCKET
 from vctl.daemon.child import Child
@@ -21,15 +23,25 @@ FIRST_S = 1.0
 """The time until the first start, so that the first job comes first."""
 AGAIN_S = 60.0
 END_MS = 2_000
+WORDS = 4
+"""The descriptor of the socket for words, in the command server of a shared service."""
 
 
 class CommandServer:
     """One server at a time for a state directory whose scheduler lock is held."""
 
-    def __init__(self, home: Path) -> None:
+    def __init__(
+        self,
+        home: Path,
+        words: socket | None = None,
+        address: str = "",
+        settings: Mapping[str, str] = MappingProxyType({}),
+    ) -> None:
+        """``words``: of a shared service, the socket at which it takes words, with its address and settings."""
         self._home = home
         self._due = time.monotonic() + FIRST_S
-        self._child = Child(MODULE, home)
+        self._words = words
+        self._child = Child(MODULE, home, *([address] if words is not None else []), more=settings)
         self._ours, self._theirs = socketpair(AF_UNIX, SOCK_SEQPACKET)
 
     def fileno(self) -> int:
@@ -50,7 +62,10 @@ class CommandServer:
             return
         self._due = time.monotonic() + AGAIN_S
         if self._child.ended() is not None:
-            self._child.start((os.POSIX_SPAWN_DUP2, self._theirs.fileno(), handing.LINE))
+            files = [(os.POSIX_SPAWN_DUP2, self._theirs.fileno(), handing.LINE)]
+            if self._words is not None:
+                files.append((os.POSIX_SPAWN_DUP2, self._words.fileno(), WORDS))
+            self._child.start(*files)
 
     def close(self) -> None:
         """End the server, and wait for its end."""

@@ -130,6 +130,7 @@ class FollowedState(SchedulerState):
         with store.snapshot():
             state = cls(rebuilt.ledger, rebuilt.runs, feed.last(store))
             state.ledger.limits = limits.load(store)
+            state.running.spent = limits.spent(store, state.ledger.limits)
             for array_id, at_once in arrays.limited(store):
                 state.array_limits.limit(array_id, at_once)
             state.put_all_pending(queues.pending(store))

@@ -8,6 +8,7 @@ of its Ray: these are in that of the main process, and end with it.
 
 from __future__ import annotations
 
+import hashlib
 import os
 import sys
 from collections.abc import Mapping, Sequence
@@ -17,8 +18,7 @@ from vctl.core.clusters import Cluster
 from vctl.core.jobs import LAUNCH_FAILED
 from vctl.core.nodes import RAY
 from vctl.daemon.objects import Unprepared
-from vctl.runtime import namespaces
-from vctl.runtime.objects import private_store
+from vctl.runtime import namespaces, own_tmp
 from vctl.spec.options import PIDS, TMP
 
 MAYBE = "?"
@@ -61,6 +61,12 @@ def words(
     return (sys.executable, "-I", "-S", namespaces.SCRIPT, what, store, cwd, str(beside or 0), "--")
 
 
+def private_store(home: str, job_id: int, attempt: int) -> str:
+    """The name of the directories of an attempt of a job in the public ones (own_tmp.py)."""
+    name = hashlib.sha256(os.fsencode(f"{home}/{job_id}.{attempt}")).hexdigest()[:16]
+    return f"{own_tmp.PREFIX}{name}"
+
+
 def is_public(path: str) -> bool:
     """Whether a path means something else in a private /tmp."""
-    return os.path.normpath(path) in namespaces.PLACES or namespaces.below(list(namespaces.PLACES), path)
+    return os.path.normpath(path) in own_tmp.PLACES or namespaces.below(list(own_tmp.PLACES), path)

@@ -14,6 +14,7 @@ from vctl.core.nodes import LOCAL, RAY
 from vctl.core.resources import CPU, EMPTY, GPU, MEMORY, SCALE, Allocation, merged
 from vctl.core.values import value
 from vctl.daemon import gangs, isolation, notices, objects
+from vctl.daemon.confining import AUTO, confinement_of
 from vctl.daemon.following import FollowedState
 from vctl.engine.ahead import RunAhead
 from vctl.ops.forms import amounts
@@ -109,7 +110,7 @@ class Commands:
 
 
 def request_of(
-    store: Store, state: FollowedState, commands: Commands, run: Run, *, log_max_bytes: int = 0,
+    store: Store, state: FollowedState, commands: Commands, run: Run, *, log_max_bytes: int = 0, cgroups: str = AUTO,
     ahead: RunAhead | None = None, again: bool = False,
 ) -> LaunchRequest | None:  # fmt: skip
     """The launch request of a run, or None if its job is gone. Makes the directory of its objects; raises Unprepared.
@@ -185,6 +186,7 @@ def request_of(
         uid=command.uid,
         log_max_bytes=log_max_bytes,
         memory_bytes=0 if source != LOCAL else sees.amounts.get(MEMORY, 0) // SCALE,
+        confinement=confinement_of(ledger, run, sees, job.parent_id, uid=command.uid, cgroups=cgroups),
         node_id=run.node_id,
         reservation=reservation_of(ledger, run, attempt) if source == RAY else None,
         ray=ray,
@@ -194,7 +196,9 @@ def request_of(
 
 
 def _can_start(command: LaunchCommand) -> bool:
-    """Whether nothing shows that the start of a command fails."""
+    """Whether nothing shows that the start of a command fails; that of another user is not looked at."""
+    if command.uid is not None:
+        return True
     variables = {os.fsencode(name): os.fsencode(text) for name, text in command.env.variables.items()}
     argv = tuple(map(os.fsencode, command.words))
     return spawning.foreseen(argv, variables, os.fsencode(command.cwd)) is None

@@ -6,6 +6,7 @@ import contextlib
 import os
 import select
 import signal
+import socket
 import time
 import traceback
 from pathlib import Path
@@ -13,6 +14,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from vctl.daemon.collection import Collection
 from vctl.daemon.command_server import CommandServer
+from vctl.daemon.devices import DevicePolicy
 from vctl.daemon.notifier import Notifier
 from vctl.daemon.scheduler import Scheduler
 from vctl.daemon.trouble import say
@@ -25,7 +27,7 @@ from vctl.runtime.detached import settle_in, use_cpus
 from vctl.runtime.keeper import KeeperLine
 from vctl.runtime.local import LocalRuntime
 from vctl.spec.provider_spec import parse_provider
-from vctl.store import locks, nodes, ownership, rows, upkeep, write
+from vctl.store import locks, nodes, ownership, rows, settings, upkeep, write
 from vctl.store.files import Gone, identity
 from vctl.store.locks import BACKGROUND, FOREGROUND, SchedulerLock, StartLock
 from vctl.store.store import Fenced, Store
@@ -37,10 +39,13 @@ if TYPE_CHECKING:
 
 
 class SharedService(NamedTuple):
-    """What a scheduler of a shared service has: the line to its keeper, and the address that jobs reach it by."""
+    """What a scheduler of a shared service has: the line to its keeper, the address by which jobs reach it, and the
+    socket at which its command server takes words.
+    """
 
     keeper: KeeperLine
     address: str
+    words: socket.socket
 
 
 HANDOVER_S = 20.0
@@ -98,13 +103,19 @@ def _rule(
     shared: SharedService | None = None,
 ) -> int:
     """Schedule until the scheduler ends, and release the lock; returns the exit code."""
+    if shared is not None:
+        settings.note_shared(store)
     ray_nodes.check(store, on_ray=bool(config.get("ray")))
     write.load_all()
     scheduler = _scheduler_of(store, config, kind=kind, shared=shared)
     nodes = ray_nodes.of(scheduler.runtime, store.home, config)
     idle_s = float(config.get("idle_exit")) if kind == BACKGROUND else None
     orderly = False
-    collection, commands, notifier = Collection(), CommandServer(store.home), Notifier(store.home)
+    collection, commands, notifier = (
+        Collection(),
+        _command_server(store, config, shared),
+        Notifier(store.home),
+    )
     try:
         collection.start()
         if nodes is not None:
@@ -128,6 +139,12 @@ def _rule(
         scheduler.close(orderly=orderly)
         lock.release()
     return 0
+
+
+def _command_server(store: Store, config: Config, shared: SharedService | None) -> CommandServer:
+    if shared is None:
+        return CommandServer(store.home)
+    return CommandServer(store.home, shared.words, shared.address, config.handed_on(background.SETTINGS))
 
 
 def _scheduler_of(store: Store, config: Config, *, kind: str, shared: SharedService | None) -> Scheduler:
@@ -158,10 +175,16 @@ def _scheduler_of(store: Store, config: Config, *, kind: str, shared: SharedServ
             reclaim_grace_s=float(config.get("reclaim_grace")),
         ),
         log_max_bytes=int(config.get("log_max_bytes")),
+        cgroups=config.get("cgroups"),
         provider=parse_provider(
             config.get("provider"),
             timeout_s=float(config.get("provider_timeout")),
             units=config.get("unit_resources"),
+        ),
+        devices=DevicePolicy(
+            config.get("foreign_gpu_processes"),
+            int(config.get("foreign_gpu_memory")),
+            float(config.get("idle_gpu_after")),
         ),
     )
 

@@ -8,6 +8,7 @@ from vctl.core import jobs as jb
 from vctl.core.jobs import Run
 from vctl.core.values import replace
 from vctl.daemon.ahead import NextRuns
+from vctl.daemon.devices import DeviceObserver, DevicePolicy
 from vctl.daemon.durations import RunDurations
 from vctl.daemon.following import FollowedState
 from vctl.daemon.measuring import Measuring
@@ -106,11 +107,12 @@ class Observer:
 
     def __init__(
         self, store: Store, runtime: Runtime, provider: Provider, next_runs: NextRuns, durations: RunDurations, *,
-        interval_s: float,
+        interval_s: float, devices: DevicePolicy | None = None,
     ) -> None:  # fmt: skip
         self.store, self.runtime, self.provider, self.interval_s = store, runtime, provider, interval_s
         self.next_runs, self.durations = next_runs, durations
         self.starts, self.measuring = Starts(), Measuring(store.wake)
+        self.devices = DeviceObserver(store, devices or DevicePolicy())
         self._results: set[str] = set()
         """Runs whose outputs were measured at the last look."""
         self._early: set[str] = set()
@@ -123,15 +125,16 @@ class Observer:
     def begin(self, now: Now) -> None:
         """Start with a state that was just loaded: the next look is at every process."""
         self.starts.seen.clear()  # they are seen again
+        self.devices.begin()
         self.processes_at, self._silent_at = 0, now.wall
 
     def due(self, now: Now) -> list[int]:
         """The times at which the observer must look again, in ns since the machine started."""
         silent = [] if self._silent_at is None else [now.uptime + self._silent_at - now.wall]
-        return [self.processes_at, self.all_at, *self.starts.due, *silent]
+        return [self.processes_at, self.all_at, *self.starts.due, *self.devices.due(), *silent]
 
-    def observe(self, state: FollowedState, now: Now) -> list[Stimulus]:
-        """The stimuli from outside of the tables."""
+    def observe(self, state: FollowedState, now: Now, *, has_work: bool = False) -> list[Stimulus]:
+        """The stimuli from outside of the tables. ``has_work``: jobs are about to come, beside those that wait."""
         self._results = self.measuring.ready()
         slots = max(1, len(state.runs))
         names = (
@@ -150,7 +153,7 @@ class Observer:
         if self.all_at <= now.uptime:
             self.all_at = now.uptime + int(self.interval_s * 1e9)
             stimuli.append(Sweep())
-        return stimuli
+        return [*stimuli, *self.devices.observe(state, stimuli, now, has_work=has_work)]
 
     def has_news(self) -> bool:
         """Whether a result has come since the last look."""

@@ -10,6 +10,8 @@ from vctl.daemon.ahead import NextRuns
 from vctl.daemon.carrying import FORGET_S, Carrier
 from vctl.daemon.checkpoint import Checkpoint
 from vctl.daemon.clock import Clock
+from vctl.daemon.confining import AUTO
+from vctl.daemon.devices import DevicePolicy
 from vctl.daemon.durations import RunDurations
 from vctl.daemon.following import FollowedState, Unreadable
 from vctl.daemon.observing import SAFETY_S, Observer
@@ -17,6 +19,7 @@ from vctl.daemon.provider import Provider
 from vctl.daemon.trouble import Trouble, say
 from vctl.daemon.turn import Turn
 from vctl.engine.lifecycle import IllegalTransition
+from vctl.engine.rules.bookings import due_after
 from vctl.engine.rules.gates import begins_after
 from vctl.engine.rules.preemption import nearest as nearest_end
 from vctl.engine.settings import LeaseTerms
@@ -49,9 +52,11 @@ class Scheduler:
         terms: LeaseTerms | None = None,
         provider: ProviderSpec | None = None,
         log_max_bytes: int = 0,
+        cgroups: str = AUTO,
         runtime: Runtime | None = None,
         clock: Clock | None = None,
         durations: RunDurations | None = None,
+        devices: DevicePolicy | None = None,
     ) -> None:
         self.store, self.kind, self.local_node = store, kind, local_node
         self.lease_terms = terms or LeaseTerms()
@@ -69,12 +74,13 @@ class Scheduler:
         durations = durations or RunDurations(self.clock)
         self.carrier = Carrier(
             store, self.runtime, self.provider, self.trouble, durations,
-            interval_s=maintenance_interval_s, log_max_bytes=log_max_bytes,
+            interval_s=maintenance_interval_s, log_max_bytes=log_max_bytes, cgroups=cgroups,
         )  # fmt: skip
         self.next_runs = NextRuns(store, self.carrier, durations)
         self.observer = Observer(
-            store, self.runtime, self.provider, self.next_runs, durations, interval_s=maintenance_interval_s
-        )
+            store, self.runtime, self.provider, self.next_runs, durations,
+            interval_s=maintenance_interval_s, devices=devices,
+        )  # fmt: skip
         self.work = Turn(store, self.observer, self.carrier, self.next_runs, self.now)
 
     def now(self) -> Now:
@@ -208,7 +214,8 @@ class Scheduler:
             return 0.0
         now = self.now()
         due = [*self.work.memo.due, *self.observer.due(now), *self.provider.due(now.uptime)]
-        due += [at - now.wall + now.uptime for at in (*nearest_end(state), *begins_after(state, now.wall))]
+        times = (*nearest_end(state), *begins_after(state, now.wall), *due_after(state, now.wall))
+        due += [at - now.wall + now.uptime for at in times]
         if (at := state.timers.next_ns) is not None:
             due.append(at)
         nearest = min(

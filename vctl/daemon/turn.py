@@ -96,7 +96,10 @@ class Turn:
     def _step(self, state: FollowedState) -> bool:
         """Observe, decide, carry out; True when there may be more to do at once."""
         now, is_written, was_judged = self.now(), True, self._is_judged(state)
-        stimuli, self._found = [*self._found, *self.observer.observe(state, now)], []
+        stimuli, self._found = (
+            [*self._found, *self.observer.observe(state, now, has_work=bool(self.handed))],
+            [],
+        )
         tables = self.observer.tables(state, now)
         plan, started = Plan(), 0
         if self.handed:

@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from vctl.core import jobs as jb
 from vctl.core import nodes as nd
 from vctl.core import tasks as tk
-from vctl.core.clusters import ACTIVE, REMOVING, STOPPED
+from vctl.core.clusters import ACTIVE, BOOKED, REMOVING, STOPPED
 from vctl.core.leases import CALLED, GRANTED
 from vctl.core.values import value
 from vctl.errors import VctlError
@@ -114,12 +114,13 @@ NODE = Lifecycle(
 )
 CLUSTER = Lifecycle(
     "cluster",
-    (ACTIVE,),
+    (ACTIVE, BOOKED),
     {
+        "open": ((BOOKED,), (ACTIVE,)),
         "stop": ((ACTIVE, STOPPED), (STOPPED,)),
         "resume": ((ACTIVE, STOPPED), (ACTIVE,)),
-        "remove": ((ACTIVE, STOPPED, REMOVING), (REMOVING,)),
-        "forget": ((ACTIVE, STOPPED, REMOVING), (GONE,)),
+        "remove": ((BOOKED, ACTIVE, STOPPED, REMOVING), (REMOVING,)),
+        "forget": ((BOOKED, ACTIVE, STOPPED, REMOVING), (GONE,)),
     },
 )
 LEASE = Lifecycle(

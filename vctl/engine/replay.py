@@ -79,7 +79,7 @@ def replay(tables: TableRows, done: Replayed, now: int) -> None:
     """Replay the tables into ``done``, which already says which rows were set aside when they were read."""
     done.ledger.set_primary_queue(tables.queue)
     for node in tables.nodes:
-        done.ledger.put_node(node)
+        done.ledger.put_node(replace(node, fences=()))
     tree = _Tree(tables, done, now)
     tree.put(1, [cluster for cluster in tables.clusters if cluster.kind == LOGICAL])
     of_jobs = (cluster for cluster in tables.clusters if cluster.kind == JOB)
@@ -91,6 +91,9 @@ def replay(tables: TableRows, done: Replayed, now: int) -> None:
     _processes(tables, done, tree, now)
     for lease in tree.leases.values():
         done.ledger.put_lease(lease)
+    for node in tables.nodes:
+        if node.fences:  # not before: what holds a fenced device held it when the fence began
+            done.ledger.put_node(node)
 
 
 class _Tree:
@@ -130,16 +133,17 @@ class _Tree:
         ledger = self.done.ledger
         ledger.put_cluster(cluster)
         odd = []
-        for vnode in self.tables.vnodes.pop(cluster.cluster_id, ()):
-            above = ledger.vnodes.get(vnode.parent_id or "")
-            if (
-                above is not None
-                and (above.cluster_id, above.node_id) == (cluster.parent_id, vnode.node_id)
-                and (ledger.can_assign(vnode) or ledger.nodes[vnode.node_id].shrunk)
-            ):
-                ledger.assign(vnode)
-            else:
-                odd.append(vnode)
+        with ledger.bookings_in_force(()):  # what is in use is in use
+            for vnode in self.tables.vnodes.pop(cluster.cluster_id, ()):
+                above = ledger.vnodes.get(vnode.parent_id or "")
+                if (
+                    above is not None
+                    and (above.cluster_id, above.node_id) == (cluster.parent_id, vnode.node_id)
+                    and (ledger.can_assign(vnode) or ledger.nodes[vnode.node_id].shrunk)
+                ):
+                    ledger.assign(vnode)
+                else:
+                    odd.append(vnode)
         if odd:
             self.tables.vnodes[cluster.cluster_id] = odd
             self.set_aside(step, cluster.cluster_id, "it is not inside its parent")

@@ -54,5 +54,7 @@ class TurnMemo:
     """The last entry of the journal at the latest search for replacements of nodes."""
     stuck: object = None
     """What had no place in that search, and the free capacity then: with the same there is nothing to search."""
+    booked: tuple[int, int] = (-1, 0)
+    """The last entry of the journal, and the number of late bookings, at the latest search for places of bookings."""
     due: list[int] = field(default_factory=list)
     """The times at which the rules have to run again."""

@@ -15,9 +15,10 @@ from vctl.engine.array_limits import ArrayLimits
 from vctl.engine.settings import LeaseTerms, MachineTerms
 from vctl.engine.tasks import Tasks
 from vctl.engine.timers import Timers
+from vctl.scheduler.bookings import still_fits_beside
 from vctl.scheduler.fairness import Usage
 from vctl.scheduler.nominations import Nomination
-from vctl.scheduler.plan import Start, Trial, still_fits
+from vctl.scheduler.plan import Start, Trial
 from vctl.scheduler.queueing import Queue
 from vctl.scheduler.running import Running
 
@@ -160,12 +161,12 @@ class SchedulerState:
                 del self.runs_of_job[run.job_id]
         self.ledger.discharge(run.run_id)
 
-    def has_room(self, start: Start) -> bool:
+    def has_room(self, start: Start, now: int) -> bool:
         """Whether a start still fits: it is in the trial, or else it fits after the trial was taken back."""
         if self.trial is not None and self.trial.starts.get(start.job.job_id) is start:
             return True
         self.end_trial()
-        return still_fits(self.ledger, start)
+        return still_fits_beside(self.ledger, self.running, start, now)
 
     def end_trial(self) -> None:
         """Take back the starts that were only tried."""

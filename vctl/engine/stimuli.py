@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from vctl.core import jobs as jb
 from vctl.core.jobs import Preemption, Run
-from vctl.core.nodes import NodeRequest
+from vctl.core.nodes import Fence, NodeRequest
 from vctl.core.values import Exit, field, value
 from vctl.engine.changes import StartedProcess
 
@@ -87,6 +87,14 @@ class NodeSilent:
 
 
 @value(frozen=True, slots=True)
+class DevicesObserved:
+    """The devices of a node were looked at: these get no new work, all others do."""
+
+    node_id: str
+    fences: tuple[Fence, ...]
+
+
+@value(frozen=True, slots=True)
 class AwaitedOver:
     """A job, or a member of an array, has ended, and other jobs wait for it.
 
@@ -137,6 +145,7 @@ Stimulus = (
     | JobNotified
     | LeaseNotified
     | NodeSilent
+    | DevicesObserved
     | AwaitedOver
     | MachineDemand
     | MachinesReady

@@ -11,6 +11,8 @@ from collections.abc import Iterator, Sequence
 from vctl.core.values import replace
 from vctl.engine.changes import Change
 from vctl.engine.rules import (
+    bookings,
+    devices,
     ends,
     gates,
     leases,
@@ -35,6 +37,7 @@ def rules(
     sweep = any(isinstance(stimulus, Sweep) for stimulus in stimuli)
     if stimuli:
         yield from nodes.silent(state, stimuli, now.wall)
+        yield from devices.fenced(state, stimuli, now.wall)
     if state.dead_nodes and state.changed.nodes:  # before the ends of processes, which then have this reason
         yield from nodes.failed(state)
     if stimuli:
@@ -43,6 +46,8 @@ def rules(
         yield from stops.warned(state, stimuli, now.uptime)
         yield from preemption.notified(state, stimuli)
         revocation.begin_graces(state, memo, stimuli, now)
+    if state.ledger.timed:
+        yield from bookings.closed(state, now.wall)
     if state.to_stop:
         yield from stops.requested(state)
     yield from stops.limits(state, now.uptime)
@@ -53,6 +58,9 @@ def rules(
         yield from preemption.review(state, now.wall)
         yield from preemption.due(state, now.wall)
     yield from nodes.upkeep(state, memo, now.wall, supply.lease, sweep=sweep)
+    if state.ledger.booked is not None:
+        yield from bookings.opened(state, now.wall)
+        yield from bookings.relocated(state, memo, now.wall)
     if state.leases or memo.notified:
         yield from leases.expired(state, memo, now)
         yield from revocation.revoked(state, memo, now, supply.lease)

@@ -23,15 +23,48 @@ from vctl.http.documents import Document, Version, good
 from vctl.http.events import Broadcast
 from vctl.http.guard import OPEN, Guard
 from vctl.http.protocol import Complaints, capacity
-from vctl.operations import clusters, jobs, limits, nodes, simulation, tasks, upkeep, views
+from vctl.operations import clusters, jobs, limits, nodes, simulation, tasks, tokens, upkeep, views
 from vctl.ray.http import ray_jobs, ray_packages
 from vctl.store import feed
 
 SPOKEN = "2.40.0"
 """The version of Ray whose job API the server implements."""
 
-DECLARED = (jobs, tasks, clusters, nodes, limits, views, upkeep, simulation)
+DECLARED = (jobs, tasks, clusters, nodes, limits, views, upkeep, simulation, tokens)
 """The modules whose verbs have routes."""
+
+OPEN_TO_ALL = "open"
+"""The right of a route that needs no name."""
+WRITTEN_BY_HAND = {
+    **dict.fromkeys(("GET /healthz", "GET /metrics", "GET /api/version", "GET /virtual_clusters"), OPEN_TO_ALL),
+    **dict.fromkeys(
+        (
+            "POST /virtual_clusters", "POST /virtual_clusters/remove_nodes",
+            "DELETE /virtual_clusters/{virtual_cluster_id}",
+        ),
+        "administer",
+    ),
+    **dict.fromkeys(
+        (
+            "GET /api/v1/jobs/{job}/wait", "GET /api/v1/tasks/{task}/wait", "GET /api/v1/clusters/{cluster}/wait",
+            "GET /api/v1/events/stream", "GET /api/jobs/", "GET /api/jobs/{job}",
+        ),
+        "see",
+    ),
+    **dict.fromkeys(
+        (
+            "GET /api/v1/jobs/{job}/logs", "GET /api/v1/tasks/{task}/logs", "GET /api/jobs/{job}/logs",
+            "GET /api/jobs/{job}/logs/tail",
+        ),
+        "read",
+    ),
+    "POST /api/jobs/": "submit",
+    **dict.fromkeys(("POST /api/jobs/{job}/stop", "DELETE /api/jobs/{job}"), "change"),
+    **dict.fromkeys(
+        ("GET /api/packages/{protocol}/{package}", "PUT /api/packages/{protocol}/{package}"), "sign"
+    ),
+}  # fmt: skip
+"""Method and path of each route without a declared verb -> the right that it needs, as in ``vctl/ops/rights.py``."""
 
 
 def ray_version() -> str:
@@ -132,11 +165,16 @@ def _add_refusal_of_websockets(app: FastAPI) -> None:
 
 
 def describe(app: FastAPI) -> dict[str, Any]:
-    """The published OpenAPI: bad input is answered with 400, not 422, and routes that need a token say so."""
+    """The published OpenAPI: bad input is answered with 400, not 422, and routes that need a token say so.
+
+    ``x-right`` is the right that an operation needs in a shared service; a route without one is refused here.
+    """
     document = get_openapi(title=app.title, version=app.version, routes=app.routes, description=_ABOUT)
     for path, methods in document["paths"].items():
         for method, operation in methods.items():
             operation["responses"].pop("422", None)
+            if "x-right" not in operation:
+                operation["x-right"] = WRITTEN_BY_HAND[f"{method.upper()} {path}"]
             if method != "get" or path not in OPEN:
                 operation["security"] = [{"token": []}]
     components = document.setdefault("components", {})

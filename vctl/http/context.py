@@ -16,7 +16,9 @@ from starlette.requests import HTTPConnection
 from vctl.config import Config
 from vctl.core.caller import Caller
 from vctl.core.identity import Identity
+from vctl.errors import VctlError
 from vctl.operations.declare import Context
+from vctl.ops import privacy
 from vctl.ops.background import Background, KeptScheduler
 from vctl.ops.users import Users
 from vctl.runtime.watch import MODIFY, Watch
@@ -87,7 +89,8 @@ async def within(ticket: asyncio.Event, seconds: float) -> None:
 class Server:
     """One running server. ``token`` None: no token is required (a private socket, or ``--no-token`` on loopback).
 
-    ``users``: of a shared service, whose requests have the identity of who asks; None in personal mode.
+    ``users``: of a shared service, whose requests have the identity of who asks; None in personal mode. ``address``: of
+    that service.
     """
 
     home: Path
@@ -95,6 +98,7 @@ class Server:
     token: str | None
     loopback: bool = True
     users: Users | None = None
+    address: str = ""
     changes: Changes = field(default_factory=Changes)
 
     def __post_init__(self) -> None:
@@ -107,8 +111,13 @@ class Server:
         """The state, for one operation in one thread; it stays open for later ones."""
         with self._stores.opened() as store:
             store.caller, store.local_node = None, self.config.local_node
-            store.identity = ASKING.get(self._own)
-            yield self.background.attend(store)
+            store.identity, store.address = ASKING.get(self._own), self.address
+            try:
+                yield self.background.attend(store)
+            except VctlError as error:
+                if store.identity is not None:
+                    privacy.veil_error(store, error)
+                raise
 
     async def read(self, query: Callable[[Store], T]) -> T:
         """Read the state from the event loop without blocking it."""
@@ -128,6 +137,11 @@ class Server:
         if given is None:
             given = {name: os.environ[name] for name in OWN if name in os.environ}
         return {**self.background.settings(), **given}
+
+
+def asking() -> Identity | None:
+    """Who asks in this request of a shared service; None in personal mode."""
+    return ASKING.get(None)
 
 
 def server_of(request: HTTPConnection) -> Server:

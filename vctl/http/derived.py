@@ -164,7 +164,7 @@ def add_route(router: APIRouter, operation: Operation[Any, Any]) -> None:
     endpoint.__doc__ = operation.run.__doc__
     router.add_api_route(
         operation.path, endpoint, methods=[operation.method], responses=documents.good(_reply(operation)),
-        response_model=None,
+        response_model=None, openapi_extra={"x-right": operation.right},
     )  # fmt: skip
 
 

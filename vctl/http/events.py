@@ -20,10 +20,11 @@ from starlette.requests import HTTPConnection
 
 from vctl.core.text import harmless
 from vctl.errors import NotFound, param
-from vctl.http.context import Server, within
-from vctl.ops import forms, jobs, scope
+from vctl.http.context import Server, asking, within
+from vctl.ops import forms, jobs, privacy, scope
+from vctl.spec.documents import EventForm
 from vctl.store import feed
-from vctl.store.store import Row, Store
+from vctl.store.store import Store
 
 SAFETY_S = 1.0
 HEARTBEAT_S = 15.0
@@ -84,13 +85,15 @@ class Broadcast:
     ) -> AsyncIterator[bytes]:
         """Server-sent events after a number until the client disconnects; comments keep the connection alive."""
         yield b"retry: 1000\n\n"
+        identity = asking()
+        sees_all = identity is None or identity.is_admin
         quiet_since = time.monotonic()
         with self._listening(cluster, known) as own:
             while not self._server.changes.ended:
                 news, more = self._news, False
                 if self._failure is not None:
                     raise self._failure
-                if (batch := self._after(after, own)) is not None:
+                if sees_all and (batch := self._after(after, own)) is not None:
                     after = max(after, self._last)
                 else:
                     read, known = await self._server.read(partial(_own, after, cluster, known))
@@ -189,7 +192,7 @@ class Broadcast:
 def _own(
     after: int, cluster: str | None, known: scope.Condition, store: Store
 ) -> tuple[News, scope.Condition]:
-    """The next events of one listener, and the condition of its cluster now."""
+    """The next events of one listener as it may see them, and the condition of its cluster now."""
     now = _now(store, cluster, known)
     return _matching(store, after, (f"{known[0]} OR {now[0]}", [*known[1], *now[1]])), now
 
@@ -216,7 +219,8 @@ def _matching(store: Store, after: int, concerned: scope.Condition) -> News:
     values: list[object] = [after, last, *concerned[1]]
     rows = feed.matching(store, f"seq > ? AND seq <= ? AND ({concerned[0]})", values, BATCH, first=True)
     more = len(rows) == BATCH
-    return News([_encoded(row) for row in rows], int(rows[-1]["seq"]) if more else last, more)
+    shown: Sequence[EventForm] = privacy.veiled(store, [forms.event(row) for row in rows])
+    return News([_encoded(form) for form in shown], int(rows[-1]["seq"]) if more else last, more)
 
 
 def _now(store: Store, cluster: str | None, known: scope.Condition) -> scope.Condition:
@@ -226,10 +230,10 @@ def _now(store: Store, cluster: str | None, known: scope.Condition) -> scope.Con
     return known
 
 
-def _encoded(row: Row) -> SentEvent:
-    data = harmless(json.dumps(forms.event(row)))
+def _encoded(form: EventForm) -> SentEvent:
+    data = harmless(json.dumps(form))
     return SentEvent(
-        row["seq"], row["job_id"], f"id: {row['seq']}\nevent: {row['kind']}\ndata: {data}\n\n".encode()
+        form["seq"], form["job_id"], f"id: {form['seq']}\nevent: {form['kind']}\ndata: {data}\n\n".encode()
     )
 
 

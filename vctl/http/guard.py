@@ -13,10 +13,14 @@ from collections.abc import Iterable
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from vctl.core.identity import Identity
 from vctl.core.text import visible
+from vctl.core.values import replace
+from vctl.core.wording import timestamp
 from vctl.errors import BadSpec, VctlError
 from vctl.http.answers import MANAGEMENT, TooLarge, Unauthorized, WrongHost, body_for, encode
 from vctl.http.context import ASKING, Server
+from vctl.ops import tokens
 from vctl.spec.source import MAX_BATCH_BYTES, unique_keys
 from vctl.spec.text import KERNEL_FIELDS, check_document
 
@@ -30,6 +34,8 @@ LONGEST_PATH = 4096
 READING = ("GET", "HEAD", "OPTIONS")
 OPEN = ("/healthz", "/metrics", "/api/version", "/openapi.json", MANAGEMENT)
 """Paths that can be read without a token; they contain no jobs, logs or events."""
+NOBODY = Identity(-1, "nobody")
+"""Who asks without a token for what is open to all."""
 UPLOADS = "/api/packages/"
 """The path of uploads: large bodies that are not JSON, whose route limits the size."""
 
@@ -97,11 +103,37 @@ class Guard:
         """In a shared service: say who asks, for everything that opens the state for this request."""
         if (users := self.server.users) is None:
             return
-        peer = scope["state"][PEER]
+        if (peer := scope.get("state", {}).get(PEER)) is None:  # over TCP: a token says who asks
+            headers = _headers(scope["headers"])
+            is_open = _is_open(scope.get("method", "GET"), scope["path"])
+            ASKING.set(
+                await asyncio.to_thread(self._signed_in, headers.get("authorization", ""), is_open=is_open)
+            )
+            return
         identity = users.known(peer)
         if identity is None:  # the host's database of users may be far away
             identity = await asyncio.to_thread(users.identity, peer)
         ASKING.set(identity)
+
+    def _signed_in(self, given: str, *, is_open: bool) -> Identity:
+        """Who has sent a token of a shared service. Raises Unauthorized, also for a token that has ended."""
+        server = self.server
+        assert server.users is not None
+        if not given and is_open:
+            return NOBODY
+        token = _bearer(given)
+        if server.token is not None and _is_same(token, server.token):
+            return server.users.own()
+        with server.store() as store:
+            row = None if token is None else tokens.presented(store, token)
+            now = store.clock()
+        fix = "`vctl login`, on the machine of the service, makes one; send it as Authorization: Bearer TOKEN"
+        if row is None:
+            problem = "the token is wrong, or was revoked" if given else "a token is needed"
+            raise Unauthorized(problem, fix=fix)
+        if row["ends_at"] <= now:
+            raise Unauthorized(f"the token ended at {timestamp(row['ends_at'])}", fix=fix)
+        return replace(server.users.of_uid(row["uid"]), token=row["token_id"])
 
     def _check(self, scope: Scope) -> None:
         headers = _headers(scope["headers"])
@@ -109,7 +141,12 @@ class Guard:
             raise TooLarge("the path is too long", fix=f"at most {LONGEST_PATH} characters")
         if self.server.loopback:
             _check_host(headers.get("host", ""), headers.get("origin"))
-        if self.server.token is not None and not _is_open(scope.get("method", "GET"), scope["path"]):
+        is_personal = self.server.users is None  # else ``_identify`` reads the token
+        if (
+            is_personal
+            and self.server.token is not None
+            and not _is_open(scope.get("method", "GET"), scope["path"])
+        ):
             _check_token(headers.get("authorization", ""), self.server.token)
 
 
@@ -168,9 +205,18 @@ def _check_host(host: str, origin: str | None) -> None:
         )
 
 
-def _check_token(given: str, token: str) -> None:
+def _bearer(given: str) -> str | None:
+    """The token in a header."""
     scheme, _, value = given.strip().partition(" ")
-    if scheme.lower() == "bearer" and hmac.compare_digest(value.strip().encode("latin-1"), token.encode()):
+    return value.strip() if scheme.lower() == "bearer" else None
+
+
+def _is_same(given: str | None, token: str) -> bool:
+    return given is not None and hmac.compare_digest(given.encode("latin-1"), token.encode())
+
+
+def _check_token(given: str, token: str) -> None:
+    if _is_same(_bearer(given), token):
         return
     problem = "the token is wrong" if given else "a token is needed"
     raise Unauthorized(

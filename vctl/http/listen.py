@@ -45,6 +45,8 @@ def serve(
     import_server()
     from vctl.http.context import Server
     from vctl.http.guard import is_loopback
+    from vctl.ops.users import Users
+    from vctl.store import settings
     from vctl.store.database import prepare_home
     from vctl.store.store import Store
 
@@ -57,10 +59,16 @@ def serve(
         )
     home = config.home()
     prepare_home(home)
-    Store.open(home).close()  # fail now if the state cannot be opened
+    with Store.open(home) as store:  # fail now if the state cannot be opened
+        users = Users() if settings.is_shared(store) else None
+    if users is not None and no_token:
+        raise NotPermitted(
+            "--no-token: a server of a state that users share must know who asks",
+            fix="leave it out: users get tokens by `vctl login`",
+        )
     token = None if no_token or uds is not None else read_token(config, token_file)
     listening = _unix(uds) if uds is not None else _tcp(host, port)
-    server = Server(home, config, token, loopback=loopback)
+    server = Server(home, config, token, loopback=loopback, users=users)
     where = f"unix:{uds}" if uds is not None else _url(host, listening)
     said = f"vctl serve {os.getpid()} answers at {where}" + ("" if token else ", without a token")
     try:
@@ -81,7 +89,9 @@ def serve_users(config: Config, listening: socket.socket, keeper: KeeperLine) ->
 
     home = config.home()
     Store.open(home).close()
-    _answer(Server(home, config, None, loopback=False, users=Users()), listening, lambda: None, keeper)
+    address = f"unix:{listening.getsockname()}"
+    server = Server(home, config, None, loopback=False, users=Users(), address=address)
+    _answer(server, listening, lambda: None, keeper)
 
 
 def import_server() -> None:
@@ -109,8 +119,9 @@ def _answer(
     websockets: Literal["none", "wsproto"] = (
         "none" if find_spec("wsproto") is None else "wsproto"
     )  # for Ray's clients
+    names_peers = server.users is not None and listening.family == socket.AF_UNIX
     settings = uvicorn.Config(
-        create_app(server), http=limited(names_peers=server.users is not None), ws=websockets, backlog=ACCEPTED,
+        create_app(server), http=limited(names_peers=names_peers), ws=websockets, backlog=ACCEPTED,
         log_level="warning", access_log=False, server_header=False, timeout_graceful_shutdown=GRACE_S,
         proxy_headers=False, lifespan="on",
     )  # fmt: skip

@@ -129,6 +129,94 @@ def resume(context: Context, cluster_id: Id) -> "ClusterForm":
     return ops.clusters.resume(context.store, cluster_id)
 
 
+# ---- bookings ----
+
+Amount = float | str | None
+
+
+@operation("reserve", "POST /bookings", right="submit")
+def reserve(
+    context: Context,
+    *,
+    num_cpus: Annotated[
+        Amount, Opt("-n", "--num-cpus", "--cpus", metavar="N", reads="text", help="CPUs on each node.")
+    ] = None,
+    num_gpus: Annotated[
+        Amount, Opt("-g", "--num-gpus", "--gpus", metavar="N", reads="text", help="GPUs on each node.")
+    ] = None,
+    memory: Annotated[
+        Amount, Opt("--memory", metavar="SIZE", reads="text", help="Memory on each node, such as 8GiB.")
+    ] = None,
+    resources: Annotated[
+        Mapping[str, Any] | None,
+        Opt("--resources", metavar="JSON", reads="resources", help="Other resources on each node."),
+    ] = None,
+    nodes: Annotated[
+        int, Opt("--nodes", minimum=1, maximum=100_000, help="Machines, each with all of these (1).")
+    ] = 1,
+    at: Annotated[
+        float | None,
+        Opt(
+            "--at",
+            metavar="TIME",
+            reads="begin",
+            minimum=0,
+            maximum=9e9,
+            help="Begin: now (default), +2h, the next 14:00, or 2030-01-31T14:00.",
+        ),
+    ] = None,
+    length_s: Annotated[
+        float,
+        Opt(
+            "--for",
+            metavar="TIME",
+            reads="positive duration",
+            minimum=0,
+            maximum=1e8,
+            help="How long: 90m, 2h.",
+        ),
+    ],
+    name: Annotated[
+        str | None, Opt("--name", metavar="ID", help="Name of the cluster (default: booking-1, …).")
+    ] = None,
+    cluster: Annotated[
+        str | None,
+        Opt(
+            "-c",
+            "--cluster",
+            metavar="ID",
+            complete="clusters",
+            help="Book its resources (default: the primary).",
+        ),
+    ] = None,
+    divisible: Annotated[
+        bool,
+        Opt(
+            "--divisible",
+            off="--indivisible",
+            help="Each job gets resources of its own in it (default); else jobs share it.",
+        ),
+    ] = True,
+) -> "ClusterForm":
+    """Book resources for a time: a virtual cluster with a begin and an end.
+
+    No job that could still run at the begin starts on these resources; jobs with a time limit use them before. Jobs can
+    be submitted to the cluster at once, and start at the begin. At the end its jobs are stopped, with their grace.
+    `vctl vc list` shows bookings, `vctl vc delete ID` cancels one.
+    """
+    others = context.amounts(resources, "resources") or {}
+    wanted = spec.job_request.booked_spec(num_cpus, num_gpus, memory, others, nodes, context.units)
+    return ops.bookings.reserve(
+        context.store,
+        wanted,
+        begin_s=at,
+        length_s=length_s,
+        name=name,
+        parent_id=cluster,
+        divisible=divisible,
+    )
+
+
 # ---- trees in files ----
 
 Clusters = Annotated[Sequence[Mapping[str, Any]], Opt(help="The wanted clusters, as a tree file has them.")]

@@ -57,6 +57,11 @@ class Connection:
             self._host, self._port = parts.hostname or "", parts.port
         except ValueError:
             self._host, self._port = "", None
+        if parts.scheme == "unix" and parts.netloc:  # unix://run/x, one slash short
+            raise BadSpec(
+                f"VCTL_ADDRESS: {address!r} names no socket",
+                fix=f"write unix:///{parts.netloc}{parts.path}",
+            )
         if self._scheme not in ("http", "https", "unix") or not (self._host or self._unix):
             raise BadSpec(
                 f"VCTL_ADDRESS: {address!r} is not the address of a server",
@@ -215,7 +220,7 @@ class Connection:
                 fix="correct VCTL_ADDRESS",
             )
         fix = fields.get("hint", "")
-        if status == 401:
+        if status == 401 and "vctl login" not in fix:
             fix = "set VCTL_TOKEN to the server's token, or VCTL_TOKEN_FILE to a file that holds it"
         code = int(fields.get("exit_code", 1))
         details = dict(fields.get("details") or {})

@@ -129,11 +129,15 @@ class Operation(Generic[P, R]):
 
     def _carry_out(self, context: Context, /, *args: P.args, **kwargs: P.kwargs) -> R:
         if self.service:
-            ops.rights.check_service(context.store, self.service.format_map(self._by_name(args, kwargs)))
+            ops.rights.check_service(context.store, self.service.format_map(self.by_name(args, kwargs)))
         if context.store.identity is None:
             return self.run(context, *args, **kwargs)
         ops.rights.begin(context.store, self.right, self.name)
-        reply: R = ops.privacy.veiled(context.store, self.run(context, *args, **kwargs))
+        try:
+            reply: R = ops.privacy.veiled(context.store, self.run(context, *args, **kwargs))
+        except VctlError as error:
+            ops.privacy.veil_error(context.store, error)
+            raise
         return reply
 
     @cached_property
@@ -146,19 +150,20 @@ class Operation(Generic[P, R]):
         """The names of the parameters that a call may give without their names."""
         return positions_of(self.run)
 
-    def _by_name(self, args: tuple[object, ...], kwargs: Mapping[str, object]) -> dict[str, object]:
+    def by_name(self, args: tuple[object, ...], kwargs: Mapping[str, object]) -> dict[str, object]:
+        """The arguments of a call by the names of the parameters."""
         return {**dict(zip(self.positions, args, strict=False)), **kwargs}
 
     def check(self, args: tuple[object, ...], kwargs: Mapping[str, object]) -> None:
         """Refuse the values of a call that a server would not accept."""
-        values = self._by_name(args, kwargs)
+        values = self.by_name(args, kwargs)
         for param in self.params:
             if param.name in values:
                 param.check(values[param.name])
 
     def given(self, args: tuple[object, ...], kwargs: Mapping[str, object]) -> Iterator[tuple[Param, object]]:
         """The parameters of a call with the values to send; defaults are left out."""
-        params, values = self.params, self._by_name(args, kwargs)
+        params, values = self.params, self.by_name(args, kwargs)
         needed, known = {param.name for param in params if param.required}, {param.name for param in params}
         if odd := (needed - values.keys()) | (values.keys() - known):
             raise TypeError(f"{self.name}: missing or unknown arguments: {', '.join(sorted(odd))}")

@@ -3,7 +3,7 @@
 from typing import TYPE_CHECKING, Annotated
 
 from vctl import ops, spec
-from vctl.core.limits import RUNNING_JOBS
+from vctl.core.limits import GPU_HOURS, PERIODS, RUNNING_JOBS
 from vctl.core.resources import CPU, GPU, MEMORY
 from vctl.errors import param
 from vctl.operations.declare import Context, operation
@@ -51,18 +51,28 @@ def set_limits(
     cpus: Cpus = NOT_GIVEN,
     gpus: Gpus = NOT_GIVEN,
     memory: Memory = NOT_GIVEN,
+    gpu_hours: Annotated[
+        Amount,
+        Opt(
+            "--gpu-hours", metavar="N", reads="text", help="GPU hours in each period (--per); none: no limit."
+        ),
+    ] = NOT_GIVEN,
+    per: Annotated[
+        str | None,
+        Opt("--per", choices=PERIODS, help="The period of --gpu-hours, in UTC; a week begins on Monday."),
+    ] = None,
 ) -> "list[LimitForm]":
     """Limit what a user, each user, or a cluster may have at a time.
 
     Jobs beyond it wait; what runs goes on. A user's own limit takes the place of that of each user.
     """
-    given = {RUNNING_JOBS: running_jobs, CPU: cpus, GPU: gpus, MEMORY: memory}
+    given = {RUNNING_JOBS: running_jobs, CPU: cpus, GPU: gpus, MEMORY: memory, GPU_HOURS: gpu_hours}
     amounts: dict[str, int | None] = {
         name: None if amount is None or amount in NOTHING else _amount(name, amount)
         for name, amount in given.items()
         if amount is not NOT_GIVEN
     }
-    return ops.limits.set_limits(context.store, user=user, cluster=cluster, amounts=amounts)
+    return ops.limits.set_limits(context.store, user=user, cluster=cluster, amounts=amounts, period=per or "")
 
 
 def _amount(name: str, amount: float | str) -> int:
@@ -70,7 +80,8 @@ def _amount(name: str, amount: float | str) -> int:
         return int(amount)
     if name == MEMORY:
         return spec.quantities.parse_memory(amount, param("memory"))
-    return spec.quantities.parse_amount(amount, param("cpus" if name == CPU else "gpus"))
+    names = {CPU: "cpus", GPU: "gpus", GPU_HOURS: "gpu_hours"}
+    return spec.quantities.parse_amount(amount, param(names[name]))
 
 
 @operation("limit list", "GET /limits", right="see", items="LimitList")

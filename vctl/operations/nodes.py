@@ -117,6 +117,23 @@ def kill(context: Context, node_id: Node, *, reason: Reason = None) -> "NodeForm
     return ops.nodes.kill(context.store, node_id, reason=reason)
 
 
+@operation("node ignore", "POST /nodes/{node}/ignore", right="service", service="node {node_id}")
+def ignore(
+    context: Context,
+    node_id: Node,
+    pid: Annotated[
+        int, Arg("PID", minimum=2, maximum=2**31 - 1, help="The process, as `vctl gpus` shows it.")
+    ],
+    *,
+    off: Annotated[bool, Opt("--off", help="Let it count again.")] = False,
+) -> "NodeForm":
+    """Let a process that nobody booked GPUs for keep no jobs from them.
+
+    It holds as long as the process lives; `vctl gpus` shows such processes.
+    """
+    return ops.gpus.ignore(context.store, node_id, pid, off=off)
+
+
 @operation("node heartbeat", "POST /nodes/{node}/heartbeat", right="service", service="node {node_id}")
 def heartbeat(context: Context, node_id: Node, *, timeout_s: Timeout = None) -> "NodeForm":
     """Send a heartbeat for a node."""

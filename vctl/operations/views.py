@@ -17,6 +17,7 @@ if TYPE_CHECKING:
         GpuForm,
         LeaseForm,
         NodeOfCluster,
+        ReportForm,
         SchedulerForm,
         VNodeForm,
     )
@@ -113,6 +114,27 @@ def this_node(given: str | None = None) -> str:
 def list_leases(context: Context) -> "list[LeaseForm]":
     """Resources that clusters borrow above their minimum."""
     return ops.leases.list_leases(context.store)
+
+
+@operation("report", "GET /report", right="see", items="ReportList")
+def report(
+    context: Context,
+    *,
+    since: Annotated[
+        str,
+        Opt(
+            "--since", metavar="TIME", longest=100, help="From this time on: 7d ago, 16:00, 2030-01-31 (7d)."
+        ),
+    ] = "7d",
+    until: Annotated[
+        str | None, Opt("--until", metavar="TIME", longest=100, help="Up to this time (now).")
+    ] = None,
+    by: Annotated[
+        str, Opt("--by", choices=("user", "cluster", "job"), help="One line for each (user).")
+    ] = "user",
+) -> "list[ReportForm]":
+    """Show what users, clusters or jobs held, waited for and wasted in a time."""
+    return ops.report.report(context.store, since=since, until=until, by=by)
 
 
 @operation("demand", "GET /demand", right="see", items="DemandList")

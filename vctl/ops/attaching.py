@@ -72,7 +72,7 @@ def _running(store: Store, ref: str) -> Row:
         raise NotFound(f"{array['array_id']} is an array of jobs", fix=f"name one of them, such as {one}")
     row = jobs.get(store, resolve(store, ref))
     assert row is not None
-    rights.check_own(store, row, "attach to it")
+    rights.check_own(store, row, "attach to")
     if row["status"] != jb.RUNNING or row["outcome"] is not None:
         waits = row["status"] == jb.PENDING
         fix = (

@@ -35,13 +35,12 @@ STOP_S, KILL_S = 10.0, 5.0
 SETTINGS = (
     "local_node", "unit_resources", "maintenance_interval", "lease_idle_timeout", "lease_cooldown", "lease_duration",
     "reclaim_grace", "ray", "provider", "provider_timeout", "log_max_bytes", "idle_exit", "autostart", "kill_grace",
-    "supervisor_per_job",
-    "lock_timeout",
+    "supervisor_per_job", "cgroups", "lock_timeout", "foreign_gpu_processes", "foreign_gpu_memory", "idle_gpu_after",
 )  # fmt: skip
 """The settings that a starter passes to the scheduler; the others concern commands."""
 _KEPT = (
     "PATH", "HOME", "USER", "LOGNAME", "LANG", "LC_ALL", "LC_CTYPE", "TZ", "TMPDIR", "LD_LIBRARY_PATH",
-    "XDG_CONFIG_HOME",
+    "XDG_CONFIG_HOME", "VCTL_DEVICES_FILE",
 )  # fmt: skip
 """The variables that a starter passes to the scheduler; jobs have the environments of their submitters."""
 _FOR_RAY = ("RAY_AUTH_MODE", "RAY_AUTH_TOKEN", "RAY_AUTH_TOKEN_PATH")

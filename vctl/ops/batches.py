@@ -18,6 +18,7 @@ from vctl.core.values import replace
 from vctl.engine.changes import ArraySubmitted, JobSubmitted, Launch, SubmitDetails
 from vctl.errors import BadSpec, Conflict, VctlError, param
 from vctl.ops import arrays, nodes, submitting
+from vctl.ops.cluster_views import NoUserCluster
 from vctl.spec.fields import refuse
 from vctl.store import jobs as table
 from vctl.store import observed
@@ -43,6 +44,13 @@ def queue(store: Store, requests: Sequence[Request]) -> list[str]:
             fix=f"submit at most {MAX_JOBS} at once",
         )
     nodes.join(store)
+    try:
+        return _queue(store, requests)
+    except NoUserCluster as missing:
+        return ops.user_clusters.made(store, missing, lambda: _queue(store, requests))
+
+
+def _queue(store: Store, requests: Sequence[Request]) -> list[str]:
     prepared: list[Prepared] = []
     jobs: list[tuple[PendingJob, SubmitDetails, Launch]] = []
     with store.snapshot():

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from vctl.core.clusters import LOGICAL, PRIMARY
 from vctl.core.nodes import ALIVE, LOST
-from vctl.core.resources import Amounts
+from vctl.core.resources import Amounts, add
 from vctl.core.values import field, value
 from vctl.ops import forms
 from vctl.store import clusters, leases, nodes
@@ -93,6 +93,8 @@ class ClusterSlot:
     state: str
     total: Amounts
     free: Amounts
+    fenced: Amounts = field(default_factory=dict)
+    """What nobody holds and nobody gets."""
 
     def form(self) -> NodeForm:
         """A physical node in its documented JSON form."""
@@ -123,7 +125,8 @@ class ClusterSlot:
     @property
     def used(self) -> Sums:
         """The resources that clusters and runs hold in it."""
-        return {name: amount - self.free.get(name, 0) for name, amount in self.total.items()}
+        idle = add(self.free, self.fenced) if self.fenced else self.free
+        return {name: amount - idle.get(name, 0) for name, amount in self.total.items()}
 
 
 def _available(state: str, free: Amounts) -> Sums:
@@ -136,14 +139,19 @@ def _total(slots: EqualSlots) -> Amounts:
     return {**has, **dict.fromkeys(beyond, 0)} if beyond else has
 
 
+def _fenced(slots: EqualSlots) -> Amounts:
+    return {name: sum(shares.values()) for name, shares in slots.capacity.fenced.items()}
+
+
 def slots_of(store: Store, cluster_id: str, *, owned: bool = False) -> dict[str, ClusterSlot]:
     """The virtual nodes of a cluster by id; whole nodes that a logical child owns only if ``owned``."""
-    of: dict[str, tuple[str, Amounts, Amounts]] = {}
+    of: dict[str, tuple[str, Amounts, Amounts, Amounts]] = {}
     for group in alike(store, cluster_id):
         if owned or not group.owned:
             of.update(
                 dict.fromkeys(
-                    [slot_id for _, slot_id in group.slots], (group.state, _total(group), group.capacity.free)
+                    [slot_id for _, slot_id in group.slots],
+                    (group.state, _total(group), group.capacity.free, _fenced(group)),
                 )
             )
     key, rows = (

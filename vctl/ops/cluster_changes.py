@@ -8,11 +8,22 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from vctl.core import resources as rs
-from vctl.core.clusters import JOB, LOGICAL, PRIMARY, SUB, Cluster, ClusterSpec, Group, VNode
+from vctl.core.clusters import (
+    BOOKED,
+    JOB,
+    LOGICAL,
+    PRIMARY,
+    REMOVING,
+    SUB,
+    Cluster,
+    ClusterSpec,
+    Group,
+    VNode,
+)
 from vctl.core.ledger import Ledger
 from vctl.core.resources import Amounts
 from vctl.core.values import replace
-from vctl.core.wording import cluster_text, listed
+from vctl.core.wording import cluster_text, listed, opens_at
 from vctl.engine.changes import ClusterAdded, ClusterChanged, ClusterDetached, ClusterRemoved, VNodesChanged
 from vctl.engine.rules.clusters import removal
 from vctl.engine.rules.leases import granted, loans_of, returned
@@ -21,6 +32,7 @@ from vctl.engine.rules.starts import rearranged
 from vctl.errors import BadSpec, Conflict, Infeasible, VctlError, param
 from vctl.ops import feasible
 from vctl.ops.cluster_views import blockers_of, check_revision, cluster_row, in_use
+from vctl.ops.kept_limits import limits_kept
 from vctl.ops.leases import check_lending
 from vctl.scheduler.elasticity import Grow, flexible_parts, growing, level_above
 from vctl.scheduler.feasibility import ever
@@ -55,13 +67,14 @@ def create(
     owner: str | None,
     detach: bool = False,
     ledger: Ledger | None = None,
+    of_user: str = "",
 ) -> Cluster:
     """Add a cluster with its resources: a logical cluster, or a sub-cluster inside the cluster of a job.
 
     The id of a sub-cluster is qualified by its parent's, so that two jobs may use the same names. ``detach``: it
     outlives its job, until it is deleted.
     """
-    above = _check_parent(store, parent_id)
+    above = check_parent(store, parent_id)
     kind, job = LOGICAL, None
     if above is not None and above["kind"] in (JOB, SUB):
         if change.divisible is False:
@@ -80,17 +93,19 @@ def create(
         raise Conflict(f"virtual cluster {name} exists already", fix=f"vctl vc update {name} …")
     check_lending(kind, change.lending_limit)
     divisible = True if kind == SUB else bool(change.divisible)
+    _check_template(change, cluster_id, kind, divisible=divisible)
     spec = change.spec or (ClusterSpec() if kind == SUB else NOTHING)
     cluster = Cluster(
         cluster_id, parent_id, kind, spec, divisible, store.next_revision(), job=job,
         borrow_limit=change.borrow_limit or None, lending_limit=change.lending_limit or {},
-        private=change.private or (),
+        private=change.private or (), user_template=(*(change.user_template or ()), None)[0], of_user=of_user,
     )  # fmt: skip
     ledger = _ledger(store, cluster, NOTHING, ledger)
     store.emit(ClusterAdded(store.clock(), cluster, owner))
     if detach:
         store.emit(ClusterDetached(cluster_id))
-    fulfil(store, ledger, cluster, NOTHING)
+    with limits_kept(store, cluster_id):
+        fulfil(store, ledger, cluster, NOTHING)
     return cluster
 
 
@@ -107,6 +122,7 @@ def update(
     old = changeable(store, cluster_id)
     check_update(old, change, revision)
     check_lending(old.kind, change.lending_limit)
+    _check_template(change, cluster_id, old.kind, divisible=old.divisible)
     spec = old.spec if change.spec is None else common_first(old.spec, change.spec)
     cluster = replace(
         old,
@@ -115,14 +131,25 @@ def update(
         borrow_limit=old.borrow_limit if change.borrow_limit is None else change.borrow_limit or None,
         lending_limit=old.lending_limit if change.lending_limit is None else change.lending_limit,
         private=old.private if change.private is None else change.private,
+        user_template=old.user_template if change.user_template is None else (*change.user_template, None)[0],
     )
     store.emit(ClusterChanged(store.clock(), cluster))
     if change.spec is not None:
         before = has or old.spec
-        fulfil(store, _ledger(store, cluster, before, ledger), cluster, before)
+        with limits_kept(store, cluster_id):
+            fulfil(store, _ledger(store, cluster, before, ledger), cluster, before)
     elif ledger is not None:
         ledger.put_cluster(cluster)
     return cluster
+
+
+def _check_template(change: ClusterChange, cluster_id: str, kind: str, *, divisible: bool) -> None:
+    """Refuse a template where no cluster of a user can be."""
+    if change.user_template and not (divisible and kind == LOGICAL):
+        problem = f"{cluster_text(cluster_id)} holds no clusters of users"
+        raise refuse(
+            param("user_template"), problem, f"give it to a logical cluster with {param('divisible')}"
+        )
 
 
 def delete(store: Store, cluster_id: str, *, ledger: Ledger | None = None) -> None:
@@ -146,7 +173,7 @@ def changeable(store: Store, cluster_id: str) -> Cluster:
     return rows.cluster(cluster_row(store, cluster_id))
 
 
-def _check_parent(store: Store, parent_id: str) -> Row | None:
+def check_parent(store: Store, parent_id: str) -> Row | None:
     """The row of a cluster that may become a parent; None for the primary."""
     if parent_id == PRIMARY:
         return None
@@ -154,8 +181,10 @@ def _check_parent(store: Store, parent_id: str) -> Row | None:
     if not row["divisible"]:
         problem = f"{cluster_text(parent_id)} is indivisible and holds no clusters"
         raise refuse(param("parent"), problem, "choose the primary or a divisible cluster")
-    if row["state"] == "REMOVING":
+    if row["state"] == REMOVING:
         raise Conflict(f"cluster {cluster_text(parent_id)} is being removed", fix="choose another parent")
+    if row["state"] == BOOKED:
+        raise not_open(rows.cluster(row))
     if row["kind"] in (JOB, SUB) and not jobs.is_running(store, int(row["job_id"])):
         raise Conflict(f"the job of cluster {cluster_text(parent_id)} is over", fix="choose another parent")
     return row
@@ -176,7 +205,18 @@ def check_update(old: Cluster, change: ClusterChange, revision: int | None = Non
             fix=f"give {param('replica_sets')}, {param('spec')}=JSON, a limit or a setting",
         )
     if change.spec is not None:
+        if old.state == BOOKED:
+            raise not_open(old)
         _check_form(old, change.spec)
+
+
+def not_open(cluster: Cluster) -> Conflict:
+    """The refusal of what a cluster cannot do before its booking begins."""
+    begin_ns = 0 if cluster.booking is None else cluster.booking.begin_ns
+    return Conflict(
+        f"{opens_at(cluster.cluster_id, begin_ns)}, and has no resources before",
+        fix=f"wait for that, or cancel it with `vctl vc delete {cluster.cluster_id}` and book again",
+    )
 
 
 def _check_form(old: Cluster, spec: ClusterSpec) -> None:

@@ -8,7 +8,8 @@ from itertools import chain
 from typing import TYPE_CHECKING, Any
 
 from vctl.core import resources as rs
-from vctl.core.clusters import LOGICAL, PRIMARY, PRIMARY_ALIAS, ClusterSpec
+from vctl.core.clusters import BOOKED, LOGICAL, PRIMARY, PRIMARY_ALIAS, Booking, ClusterSpec
+from vctl.core.nodes import ALIVE
 from vctl.core.wording import cluster_text
 from vctl.errors import BadSpec, Conflict, NotFound, param
 from vctl.ops import forms
@@ -34,6 +35,15 @@ if TYPE_CHECKING:
 NAMED = 5
 """The most users of a cluster that the refusal of its deletion names; the details of the error have all."""
 FILTER_KEYS = ("cluster_id", "parent_id", "kind", "divisible", "state")
+
+
+class NoUserCluster(Conflict):
+    """The user has no cluster yet in one with a template, that of the row (user_clusters.py)."""
+
+    def __init__(self, above: Row, name: str) -> None:
+        fix = f"submit a job to {above['cluster_id']}: that makes it"
+        super().__init__(f"there is no cluster {name} yet", fix=fix)
+        self.above, self.name = above, name
 
 
 def resolve(cluster_id: str | None) -> str:
@@ -212,14 +222,23 @@ def _instances(node_rows: Iterable[Row]) -> dict[str, dict[str, str]]:
 
 
 def _settings(store: Store, cluster_id: str, stored: Mapping[str, Any]) -> ClusterSettings:
+    from vctl.spec.cluster_spec import spec_to_document
     from vctl.spec.queue_settings import queue_document
 
-    borrow = stored.get(settings.BORROW)
+    borrow, template = stored.get(settings.BORROW), stored.get(settings.USER_TEMPLATE)
+    booked = rows.booking(stored[rows.BOOKING]) if rows.BOOKING in stored else None
+    message = stored.get(settings.STOPPED, {}).get("message")
     return {
-        "message": stored.get(settings.STOPPED, {}).get("message"),
+        "message": _shortage(store, cluster_id, booked)
+        if booked is not None and message is None
+        else message,
+        "begin_at": None if booked is None else forms.timestamp(booked.begin_ns),
+        "end_at": None if booked is None else forms.timestamp(booked.end_ns),
         "borrow_limit": None if borrow is None else forms.amounts(borrow),
         "lending_limit": forms.amounts(stored.get(settings.LENDING, {})),
         "private": stored.get(settings.PRIVATE, []),
+        "user_template": None if template is None else spec_to_document(rows.spec(template)),
+        "of_user": stored.get(settings.OF_USER),
         "queue": queue_document(settings.queue_of(store, cluster_id)),
         **_access(store, cluster_id, stored),
     }
@@ -234,6 +253,20 @@ def _access(store: Store, cluster_id: str, stored: Mapping[str, Any]) -> Cluster
         "admins": list(said.admins),
         "private_queue": said.private_queue,
     }
+
+
+def _shortage(store: Store, cluster_id: str, booking: Booking) -> str | None:
+    """Why a booked cluster does not open at its begin, as far as it is known now."""
+    row = table.get(store, cluster_id)
+    if row is None or row["state"] != BOOKED:
+        return None
+    states = {part.node_id: nodes.get(store, part.node_id) for part in booking.parts}
+    lost = [f"{name} is {'gone' if one is None else one['state']}" for name, one in states.items()
+            if one is None or one["state"] != ALIVE]  # fmt: skip
+    if not lost and booking.begin_ns > store.clock():
+        return None
+    late = "it opens as soon as all of its resources are free"
+    return f"{', '.join(lost)}: {late}" if lost else f"it is late: {late}"
 
 
 def _contents(store: Store, cluster_id: str, spec: ClusterSpec | None) -> ClusterContents:

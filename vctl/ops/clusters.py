@@ -6,7 +6,18 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from vctl import ops
-from vctl.core.clusters import ACTIVE, JOB, LOGICAL, PRIMARY, REMOVING, STOPPED, SUB, Cluster, ClusterSpec
+from vctl.core.clusters import (
+    ACTIVE,
+    BOOKED,
+    JOB,
+    LOGICAL,
+    PRIMARY,
+    REMOVING,
+    STOPPED,
+    SUB,
+    Cluster,
+    ClusterSpec,
+)
 from vctl.core.nodes import DEAD
 from vctl.core.values import replace
 from vctl.core.wording import cluster_text
@@ -79,7 +90,7 @@ def update(
         return _update_primary(store, queue, access, revision)
     _check_changed_id(cluster_id, "created or updated")
     normalized = _with_contents(cluster_id, change)
-    rights.check_cluster(store, cluster_id)
+    rights.check_cluster(store, cluster_id, above=_is_of_user(store, cluster_id))
     if queue:
         _check_has_queue(rows.cluster(cluster_row(store, cluster_id)))
     nodes.join(store)
@@ -96,6 +107,12 @@ def update(
         return get_cluster(store, cluster_id)
 
 
+def _is_of_user(store: Store, cluster_id: str) -> bool:
+    """Whether a cluster was made for a user, who does not change its limits himself."""
+    row = table.get(store, cluster_id) if store.identity is not None else None
+    return row is not None and bool(rows.cluster(row).of_user)
+
+
 def _update_primary(
     store: Store, queue: Mapping[str, object], access: Mapping[str, object], revision: int | None
 ) -> ClusterForm:
@@ -108,6 +125,7 @@ def _update_primary(
             policy = replace(settings.queue_of(store, PRIMARY), **queue)  # type: ignore[arg-type]
             store.emit(QueueChanged(PRIMARY, policy, revision))
         if access:
+            check_people(store, access)
             said = replace(settings.access_of(store, PRIMARY), **access)  # type: ignore[arg-type]
             store.emit(AccessChanged(PRIMARY, said.given, revision))
         return get_cluster(store, PRIMARY)
@@ -128,6 +146,18 @@ def _set_queue(store: Store, cluster: Cluster, queue: Mapping[str, object]) -> N
         store.emit(QueueChanged(cluster.cluster_id, policy))
 
 
+def check_people(store: Store, access: Mapping[str, object]) -> None:
+    """In a shared service: refuse names that nobody on this machine has."""
+    if store.identity is None:
+        return
+    from vctl.ops import users
+
+    for name in ("submitters", "admins"):
+        people = access.get(name)
+        if isinstance(people, tuple):
+            users.check_names(people, param(name))
+
+
 def set_access(store: Store, cluster: Cluster, changes: Mapping[str, object]) -> None:
     """Change who may submit to a cluster, who administers it and whether it shows names; inside a transaction."""
     if not changes:
@@ -137,6 +167,7 @@ def set_access(store: Store, cluster: Cluster, changes: Mapping[str, object]) ->
             f"{cluster_text(cluster.cluster_id)} is a {cluster.kind} cluster: it has the rights of its job",
             fix="name a logical one",
         )
+    check_people(store, changes)
     said = replace(settings.access_of(store, cluster.cluster_id), **changes)  # type: ignore[arg-type]
     store.emit(AccessChanged(cluster.cluster_id, said.given))
 
@@ -159,7 +190,8 @@ def delete(store: Store, cluster_id: str, *, drain: bool = False, force: bool = 
     _check_changed_id(cluster_id, "removed")
     with store.transaction():
         row = removable_row(store, cluster_id)
-        rights.check_cluster(store, cluster_id, "delete", above=True)
+        # who has booked a cluster may cancel that
+        rights.check_cluster(store, cluster_id, "delete", above=rows.cluster(row).booking is None)
         form = cluster_form(store, row)
         blockers = blockers_of(store, cluster_id)
         if not blockers:
@@ -272,6 +304,8 @@ def _admitting(store: Store, cluster_id: str, action: str) -> Cluster:
         )
     rights.check_cluster(store, cluster_id)
     cluster = rows.cluster(row)
+    if cluster.state == BOOKED:
+        raise changes.not_open(cluster)
     if cluster.state not in (ACTIVE, STOPPED):
         raise Conflict(
             f"cluster {cluster_text(cluster_id)} is being removed",

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from vctl.core import resources as rs
-from vctl.core.clusters import PRIMARY, Cluster, ClusterSpec
+from vctl.core.clusters import ACTIVE, BOOKED, FIXED, PRIMARY, Cluster, ClusterSpec, VNode
 from vctl.core.nodes import ALIVE, DRAINED, DRAINING, MADE_BY, Template, possible
 from vctl.core.resources import SCALE, Amounts
 from vctl.core.values import replace
@@ -47,12 +47,18 @@ def check_feasible(store: Store, parent_id: str, spec: ClusterSpec, entry: Amoun
     chain = _growing(store, parent_id)
     judge = (chain[-1].parent_id or PRIMARY) if chain else parent_id
     limit = sum(len(group.nodes) for group in spec.groups) + sum(spec.replica_sets.values()) + 2
-    few = _primary_of(nodes.samples(store, limit)) if judge == PRIMARY else load_some(store, judge, limit)
+    row = None if judge == PRIMARY else clusters.get(store, judge)
+    if row is not None and row["state"] == BOOKED:
+        few = _opened(store, rows.cluster(row))
+    else:
+        few = _primary_of(nodes.samples(store, limit)) if row is None else load_some(store, judge, limit)
     for cluster in reversed(chain):
         few.put_cluster(_with_nothing(cluster))
     if ever(few, parent_id, spec, entry) is None:
         return
-    if parent_id == PRIMARY:
+    if row is not None and row["state"] == BOOKED:
+        ledger = few
+    elif parent_id == PRIMARY:
         ledger = _primary_of(nodes.samples(store, 1 << 40))
     else:
         ledger = clusters.load_ledger(store)
@@ -72,6 +78,30 @@ def check_feasible(store: Store, parent_id: str, spec: ClusterSpec, entry: Amoun
             fix=fix_for(store, where, never),
             details=numbers_of(never, "largest"),
         )
+
+
+def _opened(store: Store, cluster: Cluster) -> Ledger:
+    """A ledger with a booked cluster alone, as it will be at its begin, on empty nodes."""
+    assert cluster.booking is not None
+    parts = cluster.booking.parts
+    found = [row for node_id in dict.fromkeys(p.node_id for p in parts) if (row := nodes.get(store, node_id))]
+    ledger = _primary_of(found)
+    ledger.put_cluster(replace(cluster, parent_id=PRIMARY, state=ACTIVE))
+    for rank, part in enumerate(parts):
+        if part.node_id in ledger.nodes:
+            node, vnode_id = ledger.nodes[part.node_id], f"{cluster.cluster_id}/{rank}"
+            place = VNode(
+                vnode_id,
+                cluster.cluster_id,
+                part.node_id,
+                part.node_id,
+                FIXED,
+                part.allocation,
+                node.labels,
+                rank=rank,
+            )
+            ledger.assign(place)
+    return ledger
 
 
 def numbers_of(unplaced: Unplaced, have: str) -> dict[str, Any]:

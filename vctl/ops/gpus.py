@@ -10,21 +10,24 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Sequence
 from typing import TYPE_CHECKING
 
-from vctl.core.nodes import LOCAL
+from vctl.core import wording
+from vctl.core.nodes import LEFT as ABANDONED
+from vctl.core.nodes import LOCAL, RAY, Fence
 from vctl.core.resources import GPU, SCALE
+from vctl.errors import Conflict, NotFound
 from vctl.ops import forms
-from vctl.ops.nodes import as_if_joined, user_name
+from vctl.ops.nodes import as_if_joined, get_node, user_name
 from vctl.runtime import devices as probe
 from vctl.runtime import nvml, processes
 from vctl.runtime.measured import DeviceProcess, Measured, NvmlError
 from vctl.store import devices as table
-from vctl.store import nodes, rows
+from vctl.store import nodes, observed, rows
 from vctl.store.store import Row, Store
 
 if TYPE_CHECKING:
-    from vctl.spec.documents import GpuForm, GpuHolder, GpuProcess
+    from vctl.spec.documents import GpuForm, GpuHolder, GpuProcess, NodeForm
 
-JOB, LEFT, FOREIGN, IGNORED = "job", "left", "foreign", "ignored"
+JOB, LEFT, FOREIGN, IGNORED, UNSEEN = "job", "left", "foreign", "ignored", "unseen"
 """The kinds of processes on a device."""
 FREE, BOOKED, IN_USE, AVOIDED, FENCED = "FREE", "BOOKED", "FOREIGN", "AVOIDED", "FENCED"
 """The states of a device."""
@@ -71,6 +74,32 @@ def list_gpus(store: Store, *, filters: Sequence[str] = ()) -> list[GpuForm]:
     return [form for form in every if forms.matches(form, parsed)]
 
 
+def ignore(store: Store, node_id: str, pid: int, *, off: bool = False) -> NodeForm:
+    """Let a foreign process count no more, as long as it lives; ``off`` lets it count again."""
+    with store.transaction():
+        row = nodes.get(store, get_node(store, node_id)["node_id"])
+        assert row is not None
+        if row["source"] == RAY or row["boot_id"] not in (None, processes.boot_id()):
+            raise Conflict(
+                f"node {row['node_id']} is not this machine",
+                fix="run the command on the machine of the process",
+            )
+        started = processes.start_time(pid)
+        devices = rows.loads(row["devices"])
+        ignored = {
+            word: at for word, at in devices.get(IGNORED, {}).items() if processes.start_time(int(word)) == at
+        }
+        if started is None and not off:
+            raise NotFound(f"there is no process {pid}", fix="see `vctl gpus` for the processes on devices")
+        if off:
+            ignored.pop(str(pid), None)
+        elif started is not None:
+            ignored[str(pid)] = started
+        observed.remember_devices(store, row["node_id"], {**devices, IGNORED: ignored})
+    store.wake()  # the scheduler looks again
+    return get_node(store, row["node_id"])
+
+
 class _Holders:
     """Who has booked which devices."""
 
@@ -114,35 +143,53 @@ def _of_node(store: Store, row: Row, holders: _Holders) -> Iterable[GpuForm]:
     known = {gpu["index"]: gpu for gpu in rows.loads(row["devices"]).get("gpus", ())}
     is_here = row["source"] == LOCAL and row["boot_id"] == processes.boot_id()
     figures = DeviceFigures() if is_here else None
-    look = _Processes(store, node_id) if figures is not None and figures.of else None
+    fences = {fence.number: fence for fence in rows.fences(row["fences"]) if fence.name == GPU}
+    look = _Processes(store, row) if figures is not None and figures.of else None
+    seen = store.recall(table.REPORTED) or {}
+    idle = seen.get("idle", {}) if seen.get("node_id") == node_id else {}
     for index in sorted(map(int, rows.loads(row["instances"])[GPU])):
         device = known.get(index, {})
         measured = figures.of.get(device.get("uuid", "")) if figures is not None else None
         held = holders.of(node_id, index)
         booked = sum(one["share"] for one in held if one["job_id"] is not None)
-        there = [] if look is None or measured is None else look.forms(measured.processes)
+        there = (
+            [] if look is None or measured is None else look.forms(measured.processes, is_booked=bool(booked))
+        )
+        fence = fences.get(index)
         yield {
             "gpu_id": f"{node_id}/{index}",
             "node_id": node_id,
             "index": index,
             "uuid": device.get("uuid"),
             "model": device.get("name"),
-            "state": _state(booked, there),
+            "state": _state(booked, there, fence),
             "booked": booked,
             "cluster_id": holders.cluster_of(node_id, index),
             "holders": held,
+            "idle_since": forms.timestamp(idle.get(str(index))) if booked else None,
             "utilization": None if measured is None else measured.utilization,
             "memory_used": None if measured is None else measured.memory_used,
             "memory_total": None if measured is None else measured.memory_total,
             "divided": measured is not None and measured.divided,
             "processes": there,
-            "message": (figures.note or None) if figures is not None else None,
-            "commands": [],
+            "message": _message(node_id, fence, figures),
+            "commands": [_ignore(node_id, one) for one in there if one["kind"] == FOREIGN],
             "measured": None if figures is None or measured is None else figures.source,
         }
 
 
-def _state(booked: float, there: Collection[GpuProcess]) -> str:
+def _message(node_id: str, fence: Fence | None, figures: DeviceFigures | None) -> str | None:
+    note = "" if figures is None else figures.note
+    return note or None if fence is None else wording.fence_text(node_id, fence)
+
+
+def _ignore(node_id: str, process: GpuProcess) -> str:
+    return f"vctl node ignore {node_id} {process['pid']}"
+
+
+def _state(booked: float, there: Collection[GpuProcess], fence: Fence | None) -> str:
+    if fence is not None:
+        return FENCED if fence.why == ABANDONED else AVOIDED
     if booked:
         return BOOKED
     return IN_USE if any(one["kind"] in (FOREIGN, LEFT) for one in there) else FREE
@@ -151,8 +198,9 @@ def _state(booked: float, there: Collection[GpuProcess]) -> str:
 class _Processes:
     """The forms of the processes on the devices of this machine."""
 
-    def __init__(self, store: Store, node_id: str) -> None:
-        runs = table.runs_on(store, node_id)
+    def __init__(self, store: Store, row: Row) -> None:
+        runs = table.runs_on(store, row["node_id"])
+        self._ignored: dict[str, int] = rows.loads(row["devices"]).get(IGNORED, {})
         self._job_of = {row["run_id"]: row["job_id"] for row in runs}
         mains = probe.mains(
             ((row["run_id"], row["pid"], row["pid_start"], row["boot_id"]) for row in runs),
@@ -163,12 +211,12 @@ class _Processes:
         self._attribution = probe.Attribution(mains, self._job_of, home)
         self._now, self._ticks = store.clock(), processes.ticks_now()
 
-    def forms(self, there: Iterable[DeviceProcess]) -> list[GpuProcess]:
+    def forms(self, there: Iterable[DeviceProcess], *, is_booked: bool) -> list[GpuProcess]:
         """The processes on one device: those that nobody booked first, then by memory."""
-        forms_ = [self._form(process) for process in there]
+        forms_ = [self._form(process, is_booked=is_booked) for process in there]
         return sorted(forms_, key=lambda one: (one["kind"] == JOB, -(one["memory"] or 0), one["pid"]))
 
-    def _form(self, process: DeviceProcess) -> GpuProcess:
+    def _form(self, process: DeviceProcess, *, is_booked: bool) -> GpuProcess:
         seen = self._attribution.see(process)
         began = None
         if process.age_s is not None:
@@ -176,7 +224,13 @@ class _Processes:
         elif seen.started is not None:
             began = self._now - (self._ticks - seen.started) * processes.TICK_NS
         user = process.user or (None if seen.uid is None else user_name(seen.uid))
-        kind = FOREIGN if seen.run_id is None else LEFT if seen.is_over else JOB
+        kind = JOB
+        if seen.run_id is None:
+            is_ignored = seen.started is not None and self._ignored.get(str(seen.pid)) == seen.started
+            is_unseen = is_booked and seen.started is None and not process.user
+            kind = UNSEEN if is_unseen else IGNORED if is_ignored else FOREIGN
+        elif seen.is_over:
+            kind = LEFT
         return {
             "pid": seen.pid,
             "kind": kind,

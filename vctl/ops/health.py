@@ -15,6 +15,7 @@ from vctl.ops import forms, objects
 from vctl.ops import prove as proof
 from vctl.ops import replay as replaying
 from vctl.ops.minimums import all_below_minimum
+from vctl.ops.overview import device_troubles
 from vctl.ops.views import scheduler
 from vctl.runtime.records_mark import asides, of_earlier_builds
 from vctl.store import copies, database, feed, files, nodes, ownership, replaced, runs
@@ -208,6 +209,7 @@ def _notes(store: Store, tried: Sequence[str]) -> list[str]:
     is_writable = CGROUP.exists() and os.access(CGROUP.parent, os.W_OK)
     cgroup = "cgroup v2 is writable, but not used" if is_writable else "no writable cgroup v2"
     notes.append(f"{cgroup}: on the local node CPU limits are by affinity, memory limits by a watchdog")
+    notes += [trouble["message"] for trouble in device_troubles(store)]
     notes += tried
     if database.is_full(store.home):
         notes.append(f"the disk of {store.home} is full: the scheduler and commands that write wait or fail")

@@ -23,7 +23,7 @@ from vctl.engine.codec import encode
 from vctl.errors import BadSpec, Conflict, param
 from vctl.ops import arrays, rights, submitting
 from vctl.ops.arrays import Pairs
-from vctl.ops.jobs import COMMAND_FIELDS, get_job, one_to_change
+from vctl.ops.jobs import get_job, one_to_change
 from vctl.spec.job_request import JobRequest
 from vctl.spec.overrides import Overrides
 from vctl.spec.params import NOT_GIVEN, Reading, declared, document_of
@@ -103,7 +103,11 @@ def edit(
         if max_running is not NOT_GIVEN:
             _limit(store, array, rows, max_running)
         if changes.values:
+            is_longer = "time_limit_s" in changes.values and any(row["status"] == jb.RUNNING for row in rows)
+            booked = ops.bookings.kept_now(store) if is_longer else set()
             _change(store, array, rows, members, changes, awaited)
+            if booked:
+                ops.bookings.check_kept(store, booked)
         return get_job(store, ref)
 
 
@@ -218,8 +222,8 @@ def _edited(
     has_command = be[2] != was[2] or not {"shape", "spec", "entry", "rules"}.isdisjoint(edited)
     if not (edited or columns or has_command):
         return None
-    if not COMMAND_FIELDS.isdisjoint(names):
-        rights.check_own(store, row, "run something else in it")
+    if not rights.COMMAND_FIELDS.isdisjoint(names):
+        rights.check_own(store, row, "run something else in")
     if now.judged_at is not None:
         observed.set_feasible(store, now.parent_id, now.shape, now.judged_at)
     job = replace(pending, **{name: getattr(job, name) for name in edited})

@@ -43,8 +43,6 @@ ALIKE = (
 COLUMNS = tuple(dict.fromkeys((*forms.JOB, *ALIKE)))
 """The columns that a list of jobs reads."""
 FILTER_KEYS = tuple(job_views.FILTERED)
-COMMAND_FIELDS = frozenset(("argv", "entrypoint", "env", "clean_env", "cwd", "runtime_env"))
-"""What a change of a job runs otherwise, as the owner of the job."""
 
 
 def resolve(store: Store, ref: str | int) -> int:
@@ -176,7 +174,10 @@ def list_jobs(
     }
     derived = [condition for condition in parsed if condition[0] == "state_reason"]
     own = [condition for condition in parsed if condition[0] in job_views.OWN_FILTERS]
-    within, values = scope.of_jobs(store, cluster)
+    inside = scope.of_jobs(store, cluster)
+    if store.identity is not None:
+        inside = ops.privacy.narrowed(store, inside, parsed)
+    within, values = inside[0], [*inside[1]]
     with store.snapshot():
         common = [one for one in parsed if one[0] not in ("status", "state_reason", *job_views.OWN_FILTERS)]
         narrowed, its_values = job_views.condition(store, common)
@@ -201,7 +202,7 @@ def list_jobs(
             listed, total = read(states, limit=limit)
         if not members:
             entries, count = arrays.list_(
-                store, all=all, within=scope.of_jobs(store, cluster), limit=None if parsed else limit,
+                store, all=all, within=inside, limit=None if parsed else limit,
                 named=its_arrays, by_turn=by_turn,
             )  # fmt: skip
             if parsed:
@@ -520,6 +521,7 @@ def prune(store: Store, older_than_s: float, *, dry_run: bool = False) -> Pruned
         "jobs": [submission_id for _, submission_id in old],
         "events": events,
         "files": [str(path.relative_to(store.home)) for path in files],
+        "clusters": ops.user_clusters.prune(store, before, dry_run=dry_run),
         "dry_run": dry_run,
     }
 

@@ -3,19 +3,18 @@
 from __future__ import annotations
 
 import pwd
-from collections.abc import Mapping
-from functools import partial
+from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING
 
 from vctl import ops
-from vctl.core.limits import CLUSTER, EACH, RUNNING_JOBS, USER, Limit
+from vctl.core.limits import CLUSTER, EACH, GPU_HOURS, HOUR_US, RUNNING_JOBS, USER, Limit
 from vctl.core.resources import SCALE
 from vctl.core.wording import cluster_text
 from vctl.engine.changes import LimitCleared, LimitSet
 from vctl.errors import BadSpec, NotFound, param
 from vctl.ops import forms
 from vctl.ops.cluster_views import existing
-from vctl.scheduler.limits import LimitUse
+from vctl.ops.kept_limits import use_of
 from vctl.spec.fields import did_you_mean
 from vctl.spec.ids import JOB_MARK
 from vctl.store import limits as table
@@ -39,15 +38,21 @@ def set_limits(
     if not amounts:
         raise BadSpec(
             "nothing to limit",
-            fix=f"give {param('running_jobs')}, {param('cpus')}, {param('gpus')} or {param('memory')}",
+            fix=f"give {param('running_jobs')}, {param('cpus')}, {param('gpus')}, {param('memory')} or"
+            f" {param('gpu_hours')}",
         )
+    if GPU_HOURS in amounts and not period:
+        raise BadSpec(f"{param('gpu_hours')} are of a period", fix=f"give {param('per')} day, week or month")
+    if period and GPU_HOURS not in amounts:
+        raise BadSpec(f"{param('per')} belongs to {param('gpu_hours')}", fix=f"give {param('gpu_hours')}")
     with store.transaction():
         subject, name = _whose(store, user, cluster)
         author, known = ops.nodes.author(store), table.load(store).by_key
         for resource, amount in amounts.items():
-            limit = Limit(subject, name, resource, amount or 0, period, author, store.clock())
+            per = period if resource == GPU_HOURS else ""
+            limit = Limit(subject, name, resource, amount or 0, per, author, store.clock())
             if amount is not None:
-                store.emit(LimitSet(limit))
+                store.emit(LimitSet(limit, _spent(store, known.values()) if per else ()))
             elif (old := known.get(limit.key)) is not None:
                 store.emit(LimitCleared(old, author))
         return _forms(store, (subject, name))
@@ -111,6 +116,15 @@ def _whose(store: Store, user: str | None, cluster: str | None, *, is_known: boo
     return USER, user
 
 
+def _spent(store: Store, known: Iterable[Limit]) -> tuple[tuple[str, str, int, int], ...]:
+    """What a scheduler has to know that had to count no GPU time so far."""
+    if any(limit.period for limit in known):
+        return ()
+    return tuple(
+        (*whose, day, amount) for whose, days in table.spent(store).items() for day, amount in days.items()
+    )
+
+
 def _has_account(user: str) -> bool:
     try:
         pwd.getpwnam(user)
@@ -120,10 +134,9 @@ def _has_account(user: str) -> bool:
 
 
 def _forms(store: Store, of: tuple[str, str] | None = None) -> list[LimitForm]:
-    limits = table.load(store)
-    used = LimitUse(limits, table.running(store), partial(table.chain, store)) if limits else None
+    use = use_of(store)
     return [
-        _form(limit, None if used is None or limit.name == EACH else used.of(limit, limit.name))
+        _form(limit, None if limit.name == EACH else use.of(limit, limit.name))
         for limit in map(table.limit, table.rows(store))
         if of in (None, (limit.subject, limit.name))
     ]
@@ -131,6 +144,8 @@ def _forms(store: Store, of: tuple[str, str] | None = None) -> list[LimitForm]:
 
 def _form(limit: Limit, used: int | None) -> LimitForm:
     def number(amount: int) -> float:
+        if limit.period:
+            amount //= HOUR_US
         return amount if limit.resource == RUNNING_JOBS else amount / SCALE
 
     return {
@@ -138,7 +153,7 @@ def _form(limit: Limit, used: int | None) -> LimitForm:
         "user": limit.name if limit.subject == USER else None,
         "cluster_id": limit.name if limit.subject == CLUSTER else None,
         "of": limit.resource,
-        "limit": number(limit.amount),
+        "limit": number(limit.room),
         "per": limit.period or None,
         "used": None if used is None else number(used),
         "set_by": limit.author,

@@ -357,6 +357,12 @@ def remove(store: Store, node_id: str) -> NodeForm:
         row = _row(store, node_id)
         if clusters.node_is_used(store, row["node_id"]):
             raise Conflict(f"node {row['node_id']} is in use", fix=_how_to_empty(store, row))
+        if (booked := clusters.booked_on(store, row["node_id"])) and row["state"] != nd.DEAD:
+            raise Conflict(
+                f"node {row['node_id']} is booked for {', '.join(booked)}",
+                fix="cancel that with `vctl vc delete`; `vctl node kill` gives the node up",
+                details={"bookings": booked},
+            )
         object_ids = [
             f"{copy['submission_id']}/{copy['name']}" for copy in objects.are_on(store, row["node_id"])
         ]

@@ -19,6 +19,7 @@ from vctl.store import ahead, contents, notifications, rows
 from vctl.store.store import Row, Store
 
 START = "start"
+_PATH = "/usr/local/bin:/usr/bin:/bin"
 
 
 @value(frozen=True, slots=True)
@@ -71,7 +72,11 @@ def _notice(store: Store, row: Row) -> Notice:
         form = as_started(form)
     env = dict(rows.loads(contents.environment(store, launch["environment_id"])))
     kind = spec.kind_of(notify)
-    if kind == spec.URL:
+    if is_others := launch["uid"] is not None:  # of a user of a shared service, under whose account this runs
+        env = {"PATH": _PATH}  # his own would choose programs, and files of libraries
+    if kind == spec.COMMAND and is_others:
+        carry_out = _refuse_command
+    elif kind == spec.URL:
         carry_out = partial(deliveries.post, notify, json.dumps(form).encode(), env)
     elif kind == spec.MAIL:
         carry_out = partial(deliveries.mail, spec.addresses_of(notify), subject_of(form), text_of(form), env)
@@ -81,6 +86,10 @@ def _notice(store: Store, row: Row) -> Notice:
     return Notice(
         row["number"], row["subject"], row["job_id"], row["moment"], kind != spec.COMMAND, carry_out
     )
+
+
+def _refuse_command() -> None:
+    raise PermissionError("a shared service starts no command of a user under its own account")
 
 
 def as_started(form: JobForm) -> JobForm:

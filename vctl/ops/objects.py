@@ -107,7 +107,7 @@ def put(store: Store, name: str, *, environment: Mapping[str, str] | None = None
     with store.transaction():
         job = jobs.get(store, job_ops.resolve_named(store, submission_id, "VCTL_SUBMISSION_ID"))
         assert job is not None
-        rights.check_own(store, job, "put an object into it")
+        rights.check_own(store, job, "put an object into")
         if job["status"] != jb.RUNNING:
             raise Conflict(f"job {submission_id} is {job['status']}", fix="put objects while the job runs")
         directory = files.folder_path(

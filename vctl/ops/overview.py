@@ -13,20 +13,30 @@ from typing import TYPE_CHECKING
 from vctl.core.clusters import PRIMARY
 from vctl.core.jobs import PENDING
 from vctl.core.jobs import RUNNING as RUNNING_STATE
+from vctl.core.resources import GPU
+from vctl.core.wording import fence_text
 from vctl.ops import forms, scope
 from vctl.ops.capacity import Capacity, capacities
 from vctl.ops.cluster_views import cluster_row, existing
 from vctl.ops.minimums import all_below_minimum
 from vctl.ops.views import scheduler
 from vctl.spec.ids import JOB_MARK
-from vctl.store import clusters, job_views
+from vctl.store import clusters, devices, job_views
 from vctl.store import nodes as node_table
 from vctl.store.rows import loads
 from vctl.store.store import Row, Store
 
 if TYPE_CHECKING:
     from vctl.scheduler.minimum import BelowMinimum
-    from vctl.spec.reports import ClusterLine, FailedLine, Minimum, RunningLine, Status, WaitingLine
+    from vctl.spec.reports import (
+        ClusterLine,
+        FailedLine,
+        GpuTrouble,
+        Minimum,
+        RunningLine,
+        Status,
+        WaitingLine,
+    )
 
 RUNNING = 10
 FAILURES = 5
@@ -77,8 +87,33 @@ def status(store: Store, cluster_id: str | None = None, rows: int | None = None)
                 _failure(row)
                 for row in job_views.recent_failures(store, FAILURES, store.clock() - FAILURES_NS, *within)
             ],
+            "devices": device_troubles(store) if GPU in own["total"] else [],
             "scheduler": scheduler(store),
         }
+
+
+def device_troubles(store: Store) -> list[GpuTrouble]:
+    """What is wrong with devices, as the scheduler knows it: nothing is measured for it."""
+    found: list[GpuTrouble] = []
+    fences = {(node_id, fence.number): fence for node_id, fence in devices.fenced(store) if fence.name == GPU}
+    for (node_id, number), fence in fences.items():
+        found.append({"gpu_id": f"{node_id}/{number}", "message": fence_text(node_id, fence)})
+    seen = store.recall(devices.REPORTED) or {"node_id": "", "pids": {}}
+    node_id = seen["node_id"]
+    for number, pids in seen["pids"].items():
+        if (node_id, int(number)) not in fences:
+            who = f"pid {pids[0]}" + (f" and {len(pids) - 1} more" if len(pids) > 1 else "")
+            text = f"{who} uses GPU {number} of {node_id}, and nobody booked it: see `vctl gpus`"
+            found.append({"gpu_id": f"{node_id}/{number}", "message": text})
+    for number, since in seen.get("idle", {}).items():
+        for job in devices.jobs_on(store, node_id, int(number)):
+            name, at = job["submission_id"], forms.timestamp(since)
+            text = (
+                f"{name} of {job['user']} has booked GPU {number} of {node_id} and has not used it since {at}:"
+                f" `vctl stop {name}` gives it back"
+            )
+            found.append({"gpu_id": f"{node_id}/{number}", "message": text})
+    return found
 
 
 def _nodes(store: Store, top: str) -> dict[str, int]:

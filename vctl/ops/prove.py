@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from vctl.store.repair import live_rows, table_rows, wrong_counts, wrong_members
@@ -136,6 +136,11 @@ def _flexible(facts: _Facts) -> Iterator[str]:
             flexible[place] = vnode_id
 
 
+def is_to_open(cluster: Mapping[str, Any], has: Sequence[object]) -> bool:
+    """Whether a cluster has nothing because its booking has not begun, also if it is cancelled."""
+    return not has and "booking" in cluster["settings"] and cluster["state"] in ("BOOKED", "REMOVING")
+
+
 def _minimum(facts: _Facts) -> Iterator[str]:
     """A logical cluster has the virtual nodes of its spec; one that lends, or is about to go, may lack its minimum."""
     nodes = facts.by_id["nodes"]
@@ -145,7 +150,7 @@ def _minimum(facts: _Facts) -> Iterator[str]:
     for cluster_id, cluster in facts.by_id["clusters"].items():
         has, spec = own[cluster_id], cluster["spec"]
         is_shrunk = any(nodes.get(vnode["node_id"], {}).get("shrunk") for vnode in has)
-        if cluster["kind"] != "logical" or is_shrunk:
+        if cluster["kind"] != "logical" or is_shrunk or is_to_open(cluster, has):
             continue
         count = sum(spec.get("replica_sets", {}).values())
         if (whole := sum(bool(vnode["whole"]) for vnode in has)) < count:

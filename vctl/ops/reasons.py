@@ -8,20 +8,21 @@ derived (the order of a queue, reservations) is shown with its age. Jobs of one 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from functools import cached_property
 from typing import TYPE_CHECKING
 
 from vctl.core import jobs as jb
-from vctl.core.clusters import PRIMARY, STOPPED
+from vctl.core.clusters import BOOKED, PRIMARY, STOPPED
 from vctl.core.gates import gate_of
 from vctl.core.leases import Lease
-from vctl.core.wording import amounts_text, cluster_text, listed
+from vctl.core.wording import STOPPED_WITH_BOOKING, amounts_text, cluster_text, fence_text, listed, opens_at
 from vctl.ops.forms import Shown, timestamp
-from vctl.store import arrays, clusters, dependencies, job_views, limits, rows, settings
+from vctl.store import arrays, clusters, dependencies, job_views, rows, settings
 from vctl.store.store import Row, Store
 
 if TYPE_CHECKING:
+    from vctl.core.clusters import Cluster
     from vctl.core.jobs import PendingJob
     from vctl.core.ledger import Ledger
     from vctl.core.queue_policy import QueuePolicy
@@ -50,7 +51,6 @@ class Reasons:
         self._never: dict[object, str | None] = {}
         self._shortages: dict[object, Shortage] = {}
         self._running: dict[str, dict[str, int]] = {}
-        self._chains: dict[str, Sequence[str]] = {}
         self._arrays: dict[str, str | None] = {}
         self._ledgers: dict[str, Ledger] = {}
         self._policies: dict[str, QueuePolicy] = {}
@@ -120,8 +120,15 @@ class Reasons:
             return reason, message
         parent_id = str(row["parent_cluster_id"])
         parent = None if parent_id == PRIMARY else clusters.get(self.store, parent_id)
+        ends = "" if parent is None else _ends_with_booking(row, parent, self.now)
+        if parent is not None and parent["state"] == BOOKED:
+            return jb.BEGIN_TIME, f"{_opens(rows.cluster(parent))}{ends}"
         is_stopped = parent is not None and parent["state"] == STOPPED
-        return (jb.CLUSTER_STOPPED, _stopped(parent_id)) if is_stopped else (jb.PENDING_EVALUATION, UNSEEN)
+        return (
+            (jb.CLUSTER_STOPPED, _stopped(parent_id))
+            if is_stopped
+            else (jb.PENDING_EVALUATION, f"{UNSEEN}{ends}")
+        )
 
     def shortage(self, row: Row) -> Shortage:
         """The needed and the free resources of a job."""
@@ -148,7 +155,7 @@ class Reasons:
     def _verdict_key(self, row: Row) -> object:
         """What the reason of a job in the queue depends on: it is the same for all jobs that have this in common."""
         each = self._policy(row["parent_cluster_id"]).max_running_per_user
-        is_of_user = each is not None or self.in_use is not None
+        is_of_user = each is not None or self.use is not None
         return self._key(row), row["judged"], row["judged_words"], row["user"] if is_of_user else ""
 
     def _token(self, row: Row) -> str:
@@ -162,7 +169,7 @@ class Reasons:
         parent_id, verdict = str(row["parent_cluster_id"]), row["judged"]
         parent = self.capacity.cluster(parent_id)
         if parent is not None and not parent.starts_jobs:
-            return jb.CLUSTER_STOPPED
+            return jb.BEGIN_TIME if parent.state == BOOKED else jb.CLUSTER_STOPPED
         if verdict in (None, jb.HEAD_OF_LINE):
             return verdict or jb.PENDING_EVALUATION
         if (limit := self._limit(row, parent_id)) is not None:
@@ -182,6 +189,8 @@ class Reasons:
         match self._token(row):
             case jb.CLUSTER_STOPPED:
                 return _stopped(parent_id)
+            case jb.BEGIN_TIME if (parent := self.capacity.cluster(parent_id)) is not None:
+                return _opens(parent)
             case jb.HEAD_OF_LINE:
                 verdict = f"{row['judged_words']} ({self._age(row)})"
                 return f"{verdict}; {self.shortage(row).text}{self._below(parent_id)}"
@@ -215,7 +224,21 @@ class Reasons:
             beside = f"{beside}; {what}"
         parent_id = str(row["parent_cluster_id"])
         idle = self._idle.text(parent_id, {n: a for n, a in rows.loads(row["resources"]).items() if a})
-        return f"{short.text}{beside}{self._coming_back(row)}{idle}{self._below(parent_id)}"
+        return (
+            f"{short.text}{beside}{self._fenced(row)}{self._coming_back(row)}{idle}{self._below(parent_id)}"
+        )
+
+    def _fenced(self, row: Row) -> str:
+        """The end of a message: the devices that take no new job, if the job asks for such."""
+        resources = rows.loads(row["resources"])
+        texts = [text for name, text in self._fences if resources.get(name)]
+        return f"; {listed(texts, MOST_NAMED)}" if texts else ""
+
+    @cached_property
+    def _fences(self) -> list[tuple[str, str]]:
+        from vctl.store.devices import fenced
+
+        return [(fence.name, fence_text(node_id, fence)) for node_id, fence in fenced(self.store)]
 
     @cached_property
     def _idle(self) -> IdleHolders:
@@ -265,7 +288,7 @@ class Reasons:
         from vctl.scheduler.limits import has_limit, reached
 
         policy = self._policy(parent_id)
-        if (used := self.in_use) is not None:
+        if (used := self.use) is not None:
             from vctl.scheduler.limits import least_held
 
             spec, entry = rows.spec(row["spec"]), rows.loads(row["entry"])
@@ -280,19 +303,15 @@ class Reasons:
         return reached(policy, sum(running.values()), running.get(str(row["user"]), 0))
 
     @cached_property
-    def in_use(self) -> LimitUse | None:
+    def use(self) -> LimitUse | None:
         """What running jobs have of that which users and clusters may have at most; None: they have no limits."""
-        given = limits.load(self.store)
-        if not given:
+        from vctl.store import limits
+
+        if not limits.exist(self.store):
             return None
-        from vctl.scheduler.limits import LimitUse
+        from vctl.ops.kept_limits import use_of
 
-        return LimitUse(given, limits.running(self.store), self._chain)
-
-    def _chain(self, cluster_id: str) -> Sequence[str]:
-        if cluster_id not in self._chains:
-            self._chains[cluster_id] = limits.chain(self.store, cluster_id)
-        return self._chains[cluster_id]
+        return use_of(self.store)
 
     def _policy(self, cluster_id: str) -> QueuePolicy:
         if cluster_id not in self._policies:
@@ -407,6 +426,20 @@ def _awaited(store: Store, job_id: int) -> str:
     awaited = dependencies.awaited(store, job_id, NAMED + 1)
     names = ", ".join(f"{row['condition']}:{row['awaited']}" for row in awaited[:NAMED])
     return f"waits for {names}{' …' if len(awaited) > NAMED else ''}"
+
+
+def _opens(cluster: Cluster) -> str:
+    return opens_at(cluster.cluster_id, 0 if cluster.booking is None else cluster.booking.begin_ns)
+
+
+def _ends_with_booking(row: Row, parent: Row, now: int) -> str:
+    """What to add for a job that may run longer than its cluster is booked; else nothing."""
+    if rows.BOOKING not in parent["settings"] or (booking := rows.cluster(parent).booking) is None:
+        return ""
+    limit_ns = rows.in_ns(row["time_limit_s"])
+    if limit_ns is not None and max(now, booking.begin_ns) + limit_ns <= booking.end_ns:
+        return ""
+    return f"; {STOPPED_WITH_BOOKING} {timestamp(booking.end_ns)}"
 
 
 def _stopped(cluster_id: str) -> str:

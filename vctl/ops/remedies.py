@@ -9,18 +9,18 @@ from typing import TYPE_CHECKING
 from vctl.core import jobs as jb
 from vctl.core.clusters import PRIMARY, Cluster, ClusterSpec
 from vctl.core.jobs import PendingJob
-from vctl.core.limits import RUNNING_JOBS, USER, Limit
+from vctl.core.limits import RUNNING_JOBS, USER
 from vctl.core.nodes import SIMULATED, Node
 from vctl.core.resources import CPU, GPU, MEMORY, Amounts
 from vctl.core.tasks import PendingTask
 from vctl.core.values import replace
-from vctl.core.wording import amount_text, cluster_text, counted
+from vctl.core.wording import amount_text, cluster_text, counted, listed
 from vctl.ops.submitting import DEFAULT_GRACE_S, request_of, runtime_env_of
 from vctl.scheduler.explain import whatif_search as kinds
 from vctl.scheduler.explain.whatif import ProposedChange
 from vctl.spec.job_request import JobRequest, entry_amounts
 from vctl.spec.params import declared
-from vctl.spec.quantities import exact_text
+from vctl.spec.quantities import exact_text, format_duration
 from vctl.spec.task_request import TaskRequest
 from vctl.spec.text import shown
 from vctl.store.rows import dumps, loads
@@ -37,7 +37,8 @@ OTHERWISE = (jb.CAP_REACHED, jb.USER_LIMIT, jb.HEAD_OF_LINE)
 
 def remedy(change: ProposedChange, row: Row, launch: Row, reason: str | None) -> Remedy:
     """The JSON form of a tested change that starts the job of ``row``, which waits for ``reason``."""
-    words, line = _words_and_command(change, row, launch)
+    is_limit = change.kind == kinds.TIME_LIMIT
+    words, line = _limited(change) if is_limit else _words_and_command(change, row, launch)
     if change.kind == kinds.STOP and reason in OTHERWISE:
         words = f"stop job {change.subject}"
     return {"kind": change.kind, "change": words, "command": line, "proven": True}
@@ -72,6 +73,11 @@ def _words_and_command(change: ProposedChange, row: Row, launch: Row) -> tuple[s
             return f"take node {change.subject} back into service", command(
                 ["node", "undrain", change.subject]
             )
+        case kinds.IGNORE if change.fence is not None:
+            fence, name = change.fence, change.subject
+            who = f"{listed([f'pid {pid}' for pid in fence.pids], 3)} of {fence.owner}"
+            lines = [command(["node", "ignore", name, str(pid)]) for pid in fence.pids]
+            return f"share {fence.name} {fence.number} of {name} with {who}", " && ".join(lines)
         case kinds.PRIORITY:
             words = f"raise its priority from {change.old} to {change.new}"
             return words, command(["job", "edit", str(row["submission_id"]), "--priority", str(change.new)])
@@ -80,8 +86,8 @@ def _words_and_command(change: ProposedChange, row: Row, launch: Row) -> tuple[s
             whose = " of each user" if change.kind == kinds.RUNNING_PER_USER else ""
             words = f"let {counted(change.new or 0, 'job')}{whose} run in {name} at a time instead of {change.old}"
             return words, command(["vc", "update", name, option, str(change.new)])
-        case kinds.LIMIT if change.limit is not None:
-            return _raised(change, change.limit)
+        case kinds.LIMIT:
+            return _raised(change)
         case kinds.MAXIMUM | kinds.BORROW if change.cluster is not None:
             return _limit(change, change.cluster)
         case kinds.REPLICAS if change.cluster is not None:
@@ -102,19 +108,32 @@ def _words_and_command(change: ProposedChange, row: Row, launch: Row) -> tuple[s
     return _request(change), resubmit(row, launch, change.job)
 
 
-def _raised(change: ProposedChange, limit: Limit) -> tuple[str, str]:
-    """A higher limit of a user or a cluster. Of one that each user has, this user gets one of his own."""
+def _limited(change: ProposedChange) -> tuple[str, str]:
+    limit = format_duration(change.new or 0)
+    has = f"it has {'none' if change.old is None else format_duration(change.old)}"
+    words = f"give it a time limit of {limit} ({has}), so that it is over before a booking begins"
+    return words, command(["job", "edit", change.subject, "--time-limit", limit])
+
+
+def _raised(change: ProposedChange) -> tuple[str, str]:
+    """Higher limits of a user or a cluster. Of one that each user has, this user gets one of his own."""
+    limit, _ = change.limits[0]
     is_user = limit.subject == USER
-    name = change.subject if is_user else cluster_text(limit.name)
-    who = ["--user", name] if is_user else ["--cluster", name]
-    if limit.resource == RUNNING_JOBS:
-        what, new, old = "running-jobs", str(change.new), str(change.old)
-        words = f"let {counted(change.new or 0, 'job')} of {name} run at a time instead of {old}"
-    else:
-        what = OPTION_OF[limit.resource]
-        new, old = exact_text(limit.resource, change.new or 0), _amount(limit.resource, change.old)
-        words = f"let {name} hold {_amount(limit.resource, change.new)} at a time instead of {old}"
-    return words, command(["limit", "set", *who, f"--{what}", new])
+    name = cluster_text(change.subject)
+    phrases, options = list[str](), ["--user" if is_user else "--cluster", name]
+    for limit, most in change.limits:
+        if limit.period:
+            new, old = exact_text(GPU, most), exact_text(GPU, limit.amount)
+            phrases.append(f"use {new} GPU hours a {limit.period} instead of {old}")
+            options += ["--gpu-hours", new, "--per", limit.period]
+        elif limit.resource == RUNNING_JOBS:
+            phrases.append(f"run {counted(most, 'job')} at a time instead of {limit.amount}")
+            options += ["--running-jobs", str(most)]
+        else:
+            old = _amount(limit.resource, limit.amount)
+            phrases.append(f"hold {_amount(limit.resource, most)} at a time instead of {old}")
+            options += [f"--{OPTION_OF[limit.resource]}", exact_text(limit.resource, most)]
+    return f"let {name} {' and '.join(phrases)}", command(["limit", "set", *options])
 
 
 def _limit(change: ProposedChange, cluster: Cluster) -> tuple[str, str]:

@@ -127,8 +127,8 @@ def _emit(store: Store, members: Members, some: Sequence[Row], changes: Override
     """Queue jobs with one request again."""
     first = table.get(store, some[0]["job_id"])
     assert first is not None
-    if changes is not None and not jobs.COMMAND_FIELDS.isdisjoint(changes.values):
-        rights.check_own(store, first, "run something else in it")
+    if changes is not None and not rights.COMMAND_FIELDS.isdisjoint(changes.values):
+        rights.check_own(store, first, "run something else in")
     array = None if first["array_id"] is None else arrays_table.get(store, first["array_id"])
     request = replace(_changed(_request(store, first, array), changes), array=None)
     preparation, around = submitting.Preparation(store), _around(request)

@@ -36,6 +36,8 @@ if TYPE_CHECKING:
 
 OWN, ALL = JOB_SCOPES
 """The rights of a job: its cluster and the jobs that it submitted, or everything."""
+COMMAND_FIELDS = frozenset(("argv", "entrypoint", "env", "clean_env", "cwd", "runtime_env"))
+"""The parameters that change what a job runs, as its owner."""
 SERVICE_ADMINS = "root and the admins of the service"
 
 RIGHTS = {
@@ -118,12 +120,10 @@ def begin(store: Store, right: str, name: str) -> None:
         raise _denied(store, "a job with limited rights signs nobody in", store.identity.name, "do that")
 
 
-def personal(store: Store, name: str) -> Conflict | None:
-    """The refusal of a command that only a shared service has; None in one."""
-    if store.identity is not None:
-        return None
+def personal(command: str) -> Conflict:
+    """The refusal, in personal mode, of a command that only a shared service has."""
     return Conflict(
-        f"`{name}` is for a service that several users share (`vctl daemon --shared`), and this state directory is"
+        f"`{command}` is for a service that several users share (`vctl daemon --shared`), and this state directory is"
         " that of one user",
         fix="for HTTP, start `vctl serve`; its token is in the file `token` of the state directory",
     )
@@ -163,7 +163,7 @@ def check_own(store: Store, row: Row, to: str) -> None:
     if identity is not None and not (identity.is_admin or is_owner(identity, row)):
         owner = str(row["user"])
         raise _denied(
-            store, f"what runs in job {row['submission_id']} runs as {owner}", f"{owner} and root", to
+            store, f"what runs in job {row['submission_id']} runs as {owner}", f"{owner} and root", f"{to} it"
         )
 
 
@@ -193,6 +193,11 @@ def check_target(store: Store, parent_id: str) -> None:
     if job is not None and parent_id != job["parent_cluster_id"]:
         own = cluster_text(job["parent_cluster_id"])
         raise _refused(job, f"cluster {cluster_text(parent_id)}, and submits to {own} only", None)
+    check_submitter(store, parent_id)
+
+
+def check_submitter(store: Store, parent_id: str) -> None:
+    """Raise NotPermitted unless the caller, from wherever he asks, is a submitter or an admin of this cluster."""
     identity = store.identity
     if identity is None or identity.is_admin:
         return
@@ -206,6 +211,13 @@ def check_target(store: Store, parent_id: str) -> None:
     text = cluster_text(parent_id)
     who = [*named, *(f"admins of {cluster_text(above)}" for above, said in upward if said.admins)]
     raise _denied(store, f"{identity.name} is no submitter of {text}", _listed(who), "submit to it", who)
+
+
+def check_booking(store: Store, parent_id: str) -> None:
+    """Raise NotPermitted unless the caller may book resources of a cluster: its submitters, but none of their jobs."""
+    if (job := _confined(store)) is not None:
+        raise _refused(job, f"cluster {cluster_text(parent_id)}", None)
+    check_target(store, parent_id)
 
 
 def check_cluster(store: Store, cluster_id: str, to: str = "change", *, above: bool = False) -> None:

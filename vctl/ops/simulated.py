@@ -19,7 +19,7 @@ from vctl.scheduler.recall import recall
 from vctl.simulate.workload import Arrival, Workload, in_order
 from vctl.spec.fields import refuse, show
 from vctl.spec.ids import JOB_MARK
-from vctl.store import clusters, job_views, rows, settings
+from vctl.store import clusters, job_views, limits, rows, settings
 from vctl.store.database import database_path
 from vctl.store.store import Store
 
@@ -215,6 +215,7 @@ def workload(store: Store, since_ns: int | None, until_ns: int | None) -> Worklo
 def machine(store: Store) -> Ledger:
     """The present nodes and logical clusters, without running jobs and without leases."""
     ledger = clusters.load_ledger(store)
+    ledger.limits = limits.load(store)
     for run_id in list(ledger.charges):
         ledger.discharge(run_id)
     own = [cluster.cluster_id for cluster in ledger.clusters.values() if cluster.kind in (JOB, SUB)]

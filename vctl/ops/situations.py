@@ -104,6 +104,7 @@ def load(
         next_job=jobs.next_number(store),
         next_task=tasks.next_number(store),
         passed=[row["task_id"] for row in waiting if row["state_reason"] in (jb.INSUFFICIENT, jb.INFEASIBLE)],
+        spent=limits.spent(store, tree.limits),
         is_crowded=is_crowded,
     )
 
@@ -112,10 +113,10 @@ def branch_of(store: Store, cluster_id: str) -> str:
     """The cluster that has all that the work of a cluster can have; the primary where that is no smaller tree.
 
     Machines that a provider makes, places reserved by preemptions, and a node that replaces a dead one may come from
-    anywhere. What counts against a limit may be anywhere, too.
+    anywhere. What counts against a limit may be anywhere, too, and what is booked comes from above.
     """
     is_lost = any(state in LOST for state in nodes.states(store))
-    is_open = is_lost or preemptions.nominations(store) or limits.exist(store)
+    is_open = is_lost or preemptions.nominations(store) or limits.exist(store) or clusters.booked(store)
     return PRIMARY if is_open or templates(store) else judge_of(store, cluster_id)
 
 

@@ -17,6 +17,7 @@ from vctl.core.wording import cluster_text
 from vctl.engine.changes import ArraySubmitted, JobSubmitted, Launch, SubmitDetails
 from vctl.errors import BadSpec, Conflict, param
 from vctl.ops import arrays, logs, nodes, rights
+from vctl.ops.cluster_views import NoUserCluster
 from vctl.ops.feasible import check_feasible, requested
 from vctl.ops.jobs import just_submitted, resolve_named
 from vctl.spec.fields import refuse
@@ -40,6 +41,9 @@ _OF_THE_JOB = ("VCTL_JOB_ID", "VCTL_SUBMISSION_ID", "VCTL_ATTEMPT", "VCTL_CLUSTE
 """The variables that describe a job to its processes; a job that it submits does not get them."""
 hand_over: Callable[[Store, JobSubmitted, int | None], bool] | None = None
 """Lets the scheduler write a job (``vctl/ops/handing.py``); None in a process that cannot reach it so."""
+
+_TEMPLATE, _OF_USER = f'"{rows.USER_TEMPLATE}"', f'"{rows.OF_USER}"'
+"""What the settings of a cluster with a template for clusters of users contain, and of such a cluster."""
 
 
 @value(frozen=True, slots=True)
@@ -171,7 +175,14 @@ def submit(store: Store, request: JobRequest, *, environment: Mapping[str, str] 
 def queue(store: Store, request: JobRequest, around: Mapping[str, str]) -> str:
     """Like ``submit``, but returns only the id, because counting the jobs ahead of it takes time."""
     nodes.join(store)
-    return write(store, request, prepare(store, request, around), around)
+
+    def submit() -> str:
+        return write(store, request, prepare(store, request, around), around)
+
+    try:
+        return submit()
+    except NoUserCluster as missing:
+        return ops.user_clusters.made(store, missing, submit)
 
 
 def write(store: Store, request: JobRequest, prepared: Prepared, around: Mapping[str, str]) -> str:
@@ -416,6 +427,11 @@ def _target(store: Store, request: JobRequest, around: Mapping[str, str]) -> tup
     if cluster_id == PRIMARY:
         return PRIMARY, False
     row = open_cluster(store, cluster_id)
+    if _TEMPLATE in row["settings"]:
+        row = open_cluster(store, ops.user_clusters.of(store, row))
+        cluster_id = str(row["cluster_id"])
+    elif _OF_USER in row["settings"]:
+        rights.check_submitter(store, row["parent_id"])  # who is none any more has his own cluster still
     if not row["divisible"] and request.spec is not None:
         problem = f"{cluster_id} is indivisible, jobs share it and have no part of their own"
         fix = f"request resources for the command with {param('entrypoint_num_cpus')}, or submit to a divisible cluster"

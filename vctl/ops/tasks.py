@@ -122,7 +122,7 @@ class _Batch:
         if (job := self._jobs.get((ref, named_by))) is None:
             job = jobs.get(self._store, job_ops.resolve_named(self._store, ref, named_by))
             assert job is not None
-            rights.check_own(self._store, job, "start a task in it")
+            rights.check_own(self._store, job, "start a task in")
             if job["status"] != jb.RUNNING or job["outcome"] is not None:
                 raise Conflict(
                     f"job {job['submission_id']} is {job['status']} and takes no tasks",

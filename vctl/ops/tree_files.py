@@ -122,9 +122,16 @@ def _revision(present: dict[str, Cluster]) -> str:
 
 
 def _present_clusters(store: Store) -> dict[str, Cluster]:
-    """The logical clusters by id, parents first."""
-    ordered = table.parents_first(table.logical_rows(store))
-    return {row["cluster_id"]: rows.cluster(row) for row in ordered}
+    """The logical clusters by id, parents first; without booked ones, those made for users, and what is in these."""
+    present: dict[str, Cluster] = {}
+    left_out = set[str]()
+    for row in table.parents_first(table.logical_rows(store)):
+        cluster = rows.cluster(row)
+        if cluster.booking is not None or cluster.of_user or cluster.parent_id in left_out:
+            left_out.add(cluster.cluster_id)
+        else:
+            present[cluster.cluster_id] = cluster
+    return present
 
 
 def _logical_row(store: Store, cluster_id: str) -> Row:
@@ -143,7 +150,7 @@ def _described(cluster: Cluster, accesses: Mapping[str, Access], path: str = "")
     return TreeCluster(
         cluster.cluster_id, cluster.parent_id, cluster.divisible, cluster.spec, cluster.borrow_limit or None,
         cluster.lending_limit, path, cluster.queue, cluster.private,
-        accesses.get(cluster.cluster_id, Access()),
+        accesses.get(cluster.cluster_id, Access()), cluster.user_template,
     )  # fmt: skip
 
 
@@ -334,6 +341,9 @@ class _Work:
         if after.queue != (DEFAULT if change.before is None else change.before.queue):
             self.store.emit(QueueChanged(after.cluster_id, after.queue))
         if after.access != (Access() if change.before is None else change.before.access):
+            ops.clusters.check_people(
+                self.store, {"submitters": after.access.submitters, "admins": after.access.admins}
+            )
             self.store.emit(AccessChanged(after.cluster_id, after.access.given))
 
 
@@ -344,6 +354,7 @@ def _as_change(cluster: TreeCluster) -> ClusterChange:
         borrow_limit=cluster.borrow_limit or {},
         lending_limit=cluster.lending_limit,
         private=cluster.private,
+        user_template=() if cluster.user_template is None else (cluster.user_template,),
     )
 
 

@@ -10,10 +10,13 @@ import os
 import pwd
 import struct
 import time
+from collections.abc import Iterable
 from typing import NamedTuple, Protocol
 
+from vctl.core.access import GROUP
 from vctl.core.identity import Identity
 from vctl.errors import NotPermitted
+from vctl.spec.fields import refuse
 
 _SOL_SOCKET, _SO_PEERCRED, _SO_PEERGROUPS = 1, 17, 59
 _CREDENTIALS = struct.Struct("iII")
@@ -92,6 +95,35 @@ class Users:
     def _made(self, uid: int, gids: frozenset[int]) -> Identity:
         names = frozenset(name for name in map(_group, gids) if name)
         return Identity(uid, _account(uid).pw_name, names, uid in (0, self.uid) or self.gid in gids)
+
+
+def check_names(people: Iterable[str], path: str) -> None:
+    """Refuse a name that no user, or with ``@`` no group, of this machine has: it would let nobody in."""
+    for name in people:
+        try:
+            _named(name)
+        except KeyError:
+            kind, plain = ("group", name[1:]) if name.startswith(GROUP) else ("user", name)
+            other = (
+                "a group has @ in front"
+                if kind == "user" and _is_group(plain)
+                else f"see `getent {_DATABASE[kind]}`"
+            )
+            raise refuse(path, f"there is no {kind} {plain} on this machine", other) from None
+
+
+_DATABASE = {"group": "group", "user": "passwd"}
+
+
+def _named(name: str) -> object:
+    return grp.getgrnam(name[1:]) if name.startswith(GROUP) else pwd.getpwnam(name)
+
+
+def _is_group(name: str) -> bool:
+    try:
+        return bool(grp.getgrnam(name))
+    except KeyError:
+        return False
 
 
 def _account(uid: int) -> pwd.struct_passwd:

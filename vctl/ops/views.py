@@ -190,6 +190,13 @@ def summary(store: Store, kind: str) -> dict[str, int]:
 
 def scheduler(store: Store) -> SchedulerForm:
     """Whether a scheduler is running, its last heartbeat, and the duration of its last round."""
+    form = _heard(store)
+    if store.address and store.identity is not None:
+        form["service"], form["user"] = store.address, store.identity.name
+    return form
+
+
+def _heard(store: Store) -> SchedulerForm:
     starter = locks.scheduler_is_starting(store.home)
     holder = locks.holder(store.home)  # read both before the heartbeat, which a scheduler writes after them
     heartbeat = store.read_heartbeat()

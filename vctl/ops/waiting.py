@@ -17,7 +17,7 @@ from vctl.core import jobs as jb
 from vctl.core import tasks as tk
 from vctl.core.clusters import PRIMARY
 from vctl.errors import NotFound, VctlError
-from vctl.ops import arrays, cluster_views, jobs, tasks
+from vctl.ops import arrays, cluster_views, jobs, privacy, tasks
 from vctl.ops.background import Background
 from vctl.runtime.watch import CREATE, MODIFY, Watch
 from vctl.store import arrays as array_table
@@ -90,7 +90,7 @@ def poll(store: Store, kind: Kind, ref: str | int) -> Watched:
         )
     except NotFound:
         return GONE
-    return Watched(is_over(form), form)
+    return Watched(is_over(form), privacy.veiled(store, form))
 
 
 def wait(

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from itertools import takewhile
 from typing import TYPE_CHECKING
 
+from vctl import ops
 from vctl.core import jobs as jb
 from vctl.core import tasks as tk
 from vctl.core.jobs import PendingJob
@@ -17,6 +18,7 @@ from vctl.core.wording import counted, listed
 from vctl.errors import NotFound
 from vctl.ops import arrays, expected, feasible, forms, jobs, nodes, self_waiting, situations, submitting
 from vctl.ops import tasks as task_ops
+from vctl.ops.cluster_views import NoUserCluster
 from vctl.ops.forms import Shown
 from vctl.ops.obstacles import obstacles, obstacles_of_task
 from vctl.ops.positions import ahead
@@ -265,6 +267,14 @@ def dry_run(store: Store, request: JobRequest, *, environment: Mapping[str, str]
     messages.
     """
     environ = os.environ if environment is None else environment
+    try:
+        return _dry_run(store, request, environ)
+    except NoUserCluster as missing:
+        with nodes.rolled_back(store):
+            return ops.user_clusters.made(store, missing, lambda: _dry_run(store, request, environ))
+
+
+def _dry_run(store: Store, request: JobRequest, environ: Mapping[str, str]) -> DryRun:
     with nodes.as_if_joined(store):
         prepared = submitting.prepare(store, request, environ)
         with nodes.rolled_back(store):
@@ -306,10 +316,13 @@ def dry_run(store: Store, request: JobRequest, *, environment: Mapping[str, str]
 
 
 def _launch_failure(store: Store, request: JobRequest, around: Mapping[str, str]) -> LaunchFailure | None:
-    """How the command of a request would fail at its start, as files are now; None if nothing shows that."""
+    """How the command of a request would fail at its start, as files are now; None if nothing shows that.
+
+    Files of another user are not looked at, and those that he sees may be others.
+    """
     from vctl.runtime import spawning
 
-    if store.recall(RAY):  # its nodes are other machines
+    if store.identity is not None or store.recall(RAY):  # its nodes are other machines
         return None
     variables = submitting.environment_of(request, around).items()
     problem = spawning.foreseen(

@@ -96,8 +96,10 @@ class ServiceKeeper:
         )
         self.errors = os.open(f"{home}/{places.ERRORS}", _NEW_FILE, 0o600)
         os.dup2(_write_only(2), 2, inheritable=False)
-        self.listening = places.bind(path)
-        self.kept = [ServiceProcess(SCHEDULER, []), ServiceProcess(SERVER, [self.listening])]
+        self.check()
+        self.listening = places.bind(path)  # last, as commands use the service from now on
+        self.words = places.bind(f"{os.path.dirname(path)}/{places.WORDS}", socket.SOCK_SEQPACKET)
+        self.kept = [ServiceProcess(SCHEDULER, [self.words]), ServiceProcess(SERVER, [self.listening])]
 
     def _end(self, *_: object) -> None:
         self.signalled = True
@@ -112,8 +114,10 @@ class ServiceKeeper:
             self._wait(max(0.0, min(due) - time.monotonic()) if due else None)
         for kept in reversed(self.kept):
             self._send_away(kept)
-        self.listening.close()
-        os.unlink(self.path)
+        for listening in (self.listening, self.words):
+            name = listening.getsockname()
+            listening.close()
+            os.unlink(name)
 
     def _wait(self, within_s: float | None) -> None:
         """Wait for messages and ends of processes, and handle them."""
@@ -329,7 +333,6 @@ def main() -> int:
         places.prepare(home, account)
         held = places.lock(home)
         keeper = ServiceKeeper(home, path, account)
-        keeper.check()
     except places.Refused as error:
         sys.stderr.write(f"Error: {error.problem}\nFix: {error.fix}\n")
         return error.code

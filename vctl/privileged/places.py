@@ -28,6 +28,8 @@ else:
     Account = namedtuple("Account", "name uid gid")
 
 HOME, SOCKET, ACCOUNT = "/var/lib/vctl", "/run/vctl/vctl.sock", "vctl"
+WORDS = "words.sock"
+"""The socket beside the first one, at which the service takes the words of commands."""
 STATE, LOGS, JOBS, LOCK, ERRORS = "state", "logs", "jobs", "keeper.lock", "launcher.log"
 MAKE_ACCOUNT = "useradd --system --user-group --no-create-home --shell /usr/sbin/nologin"
 NO_ACCOUNT = 4

@@ -19,7 +19,8 @@ if MYPY:
 MAX_BYTES = 1 << 24
 """The largest request. The kernel takes 6 MiB of arguments and variables for a process at most."""
 MAX_RUN_ID_BYTES = 200
-_NOT_IN_NAMES = frozenset("/\0\n ")
+_NOT_IN_NAMES, _NOT_IN_FOLDERS = frozenset("/\0\n "), frozenset("/\0\n")
+_MAX_CLUSTERS = 64
 _MAX_NUMBER = 1 << 62
 _MAX_GRACE_MS = 1 << 42
 _MAX_CPUS, _MAX_CPU = 1 << 14, 1 << 20
@@ -35,7 +36,8 @@ class RunRequest:
     """A request that has been checked. ``shared``: the variables that the runs of a command share, still as JSON."""
 
     __slots__ = (
-        "argv", "cpus", "cwd", "env", "follows", "grace_ms", "log", "log_bytes", "memory_bytes", "run", "shared", "uid",
+        "argv", "confinement", "cpus", "cwd", "env", "follows", "grace_ms", "log", "log_bytes", "memory_bytes", "run",
+        "shared", "uid",
     )  # fmt: skip
     run: bytes
     follows: bytes
@@ -52,6 +54,8 @@ class RunRequest:
     cwd: bytes
     log: bytes
     cpus: "tuple[int, ...] | None"
+    confinement: "tuple[int, int, tuple[tuple[bytes, tuple[int, int, int]], ...]] | None"
+    """What the kernel is to enforce (vctl/runtime/cgroups.py); None: nothing."""
     shared: bytes
 
 
@@ -173,8 +177,36 @@ def _cpus(numbers: "list[int] | None") -> "tuple[int, ...] | None":
     return tuple(map(_number(_MAX_CPU), numbers))
 
 
+def _confinement(
+    limits: "list[Any] | None",
+) -> "tuple[int, int, tuple[tuple[bytes, tuple[int, int, int]], ...]] | None":
+    if limits is None:
+        return None
+    processes, weight, clusters = limits
+    if type(clusters) is not list or len(clusters) > _MAX_CLUSTERS:
+        raise TypeError
+    whole = _number(_MAX_NUMBER)
+    return (
+        whole(processes),
+        whole(weight),
+        tuple([(_folder(one), _bounds(bounds)) for one, bounds in clusters]),
+    )
+
+
+def _bounds(limits: "list[Any]") -> tuple[int, int, int]:
+    memory, processes, weight = map(_number(_MAX_NUMBER), limits)
+    return memory, processes, weight
+
+
+def _folder(text: str) -> bytes:
+    encoded = _text(text)
+    if not 0 < len(encoded) <= MAX_RUN_ID_BYTES or not _NOT_IN_FOLDERS.isdisjoint(text):
+        raise ValueError
+    return encoded
+
+
 _CHECKS: "dict[str, Callable[[Any], object]]" = {
     "run": name, "follows": _name_or_none, "uid": _uid, "grace_ms": _number(_MAX_GRACE_MS),
     "log_bytes": _number(_MAX_NUMBER), "memory_bytes": _number(_MAX_NUMBER), "argv": _words, "env": _environment,
-    "cwd": _text, "log": _text, "cpus": _cpus,
+    "cwd": _text, "log": _text, "cpus": _cpus, "confinement": _confinement,
 }  # fmt: skip

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from vctl.core.compact import dumps
-from vctl.runtime import processes
+from vctl.runtime import cgroup_trees, cgroups, processes
 from vctl.runtime.environment import portable
 from vctl.runtime.findings import Findings, RunRecords
 from vctl.runtime.keeper import KeeperLine
@@ -77,6 +77,7 @@ class LocalRuntime(Runtime):
         self._running: dict[str, tuple[int, int]] = {}  # supervisors of running runs as first seen
         self._next_resume = 0.0
         self._marks: tuple[float, dict[bytes, dict[int, int]]] = (-1.0, {})
+        self._bases: tuple[float, list[cgroups.Groups]] = (-1.0, [])
         self._lock = self._findings.lock
 
     @property
@@ -336,18 +337,27 @@ class LocalRuntime(Runtime):
         """Kill the processes of a run that is LOST or without records; the pids left after two seconds.
 
         Finds its main process, the session of that, their descendants, and every process with the run's mark
-        (a variable) or tag. A process that none of these five identifies is not found; only a supervisor can
-        find it.
+        (a variable) or tag, or in its group (cgroups.py), which is removed. Without a group, a process that none
+        of these five identifies is not found; only a supervisor can find it.
         """
         seen = self.observe(run_id)
         if seen.state not in (RunState.LOST, RunState.NEVER_STARTED):
             return ()
+        self._clear_groups(run_id)
         give_up = time.monotonic() + _CLEAR_TIMEOUT_S
         while (remaining := self._leftovers(run_id, seen.start)) and time.monotonic() < give_up:
             for pid, started in remaining.items():
                 self._send_signal(pid, started, 9)
             time.sleep(_CLEAR_PAUSE_S)
-        return tuple(remaining)
+        return tuple(remaining.keys() | self._clear_groups(run_id))
+
+    def _clear_groups(self, run_id: str) -> set[int]:
+        """End what is in the groups of a run whose supervisor was killed, and remove them; the pids that are left."""
+        if self._is_shared:
+            return set(map(int, self._ask(clear=run_id).split()))
+        if time.monotonic() - self._bases[0] > _MARKS_S:  # one search serves many runs
+            self._bases = time.monotonic(), cgroup_trees.bases(os.fsencode(self._records.home))
+        return set(cgroup_trees.clear(os.fsencode(run_id), self._bases[1]))
 
     def forget(self, run_id: str) -> None:
         """Remove all records of a run that is over or was never started; its log stays."""
@@ -415,5 +425,6 @@ def _packed(request: LaunchRequest, mark: tuple[bytes, bytes], follows: str = ""
         "log_bytes": request.log_max_bytes, "memory_bytes": request.memory_bytes,
         "argv": [portable(word) for word in request.argv], "env": env, "cwd": portable(request.cwd),
         "log": portable(request.log_path), "cpus": request.cpu_ids,
+        "confinement": request.confinement,
     }  # fmt: skip
     return b"%b\n%b" % (dumps(head).encode(), request.shared.packed)

@@ -44,6 +44,19 @@ def _sum(path: bytes, names: tuple[bytes, ...]) -> int | None:
     return sum(sizes) * _KIB if sizes else None
 
 
+def exceeded(asked: int, peak: int) -> str:
+    """What to say of a run that was killed because it used more than it had asked for."""
+    return f"asked {shown(asked)}, peak {shown(max(asked, peak))}; try --memory {_more(max(asked, peak))}"
+
+
+def _more(size: int) -> str:
+    """One and a half times a size, as a number to write behind an option."""
+    for unit, name in ((_KIB**3, "GiB"), (_KIB**2, "MiB")):
+        if size >= 4 * unit or unit == _KIB**2:
+            return f"{-(-3 * size // (2 * unit))}{name}"
+    return f"{size}"
+
+
 def shown(size: int) -> str:
     """A number of bytes for people: ``1.5 GiB``."""
     number = float(size)

@@ -13,10 +13,11 @@ and group exist: files of other users seem to belong to nobody, and sudo does no
 In a /tmp of its own, the command still sees what its own command line, directory and program need of the
 real one, and the state directory. All runs of a job on a machine have the same STORE, so they share the files.
 
-With pids there are three processes: the one that the supervisor has started, which stays outside; the init of
-the namespace, which collects orphans; and the command, which is the leader of a session. The first passes on
-signals, but for those of the supervisor, which it sends to all processes of the run. It ends as soon as the
-command has, in the same way. If processes are left, so is the init, and the supervisor ends them.
+The process that the supervisor has started stays outside, as the parent of the command: it passes on signals, but
+for those of the supervisor, which it sends to all processes of the run, and ends as soon as the command has, in the
+same way. With pids there is a third one, the init of the namespace, which collects orphans; the command is no child
+of it, as programs that are children of process 1 take themselves for orphans (Ray's do). If processes are left, so
+is the init, and the supervisor ends them.
 """
 
 import ctypes
@@ -26,10 +27,11 @@ import sys
 
 MYPY = False
 if MYPY or __package__:
-    from vctl.runtime import processes
+    from vctl.runtime import own_tmp, processes
     from vctl.runtime.becoming import end_as, execute, fail
 else:
     sys.path.append(os.path.dirname(os.path.abspath(__file__)))
+    import own_tmp
     import processes
     from becoming import end_as, execute, fail
 
@@ -42,14 +44,12 @@ TMP, PIDS = WORDS = ("tmp", "pids")
 """What a job can have for itself."""
 IN_FORCE = "VCTL_PRIVATE"
 """The variable that says to the command what it has for itself."""
-PLACES = ("/tmp", "/var/tmp")
 SCRIPT = os.path.abspath(__file__)
-MARK = ".private"
-"""A file in VCTL_OBJECT_DIR that says that the job has directories of its own, to be removed with that one."""
 WORDS_BEFORE = 9
 """How many words stand before a command that this script starts."""
 _NEWNS, _NEWUSER, _NEWPID = 0x00020000, 0x10000000, 0x20000000
 _MS_NOSUID, _MS_NODEV, _MS_NOEXEC, _MS_BIND, _MS_REC, _MS_SLAVE = 2, 4, 8, 4096, 16384, 1 << 19
+_CHUNK_BYTES, _INIT_S, _MNT_DETACH = 4096, 0.005, 2
 _INFO_BYTES, _SENDER = 128, 12  # of a signalfd_siginfo: its size, and where the pid of the sender is
 _libc = ctypes.CDLL(None, use_errno=True)
 
@@ -70,13 +70,14 @@ def main(words: list[str]) -> None:
             wanted = enter(int(join))
         elif "?" in what:
             wanted = possible(wanted)
+        tmp = held(store) if TMP in wanted and not joins else None
         if wanted and not joins:
             unshare(pids=PIDS in wanted)
-        if TMP in wanted and not joins:
-            cover(store, cwd, command)
+        if tmp is not None:
+            cover(tmp, cwd, command)
         os.environ[IN_FORCE] = ",".join(wanted)
-        if PIDS in wanted:
-            run(cwd, command, has_init=joins)
+        if wanted:
+            run(cwd, command, tmp, has_init=joins or PIDS not in wanted)
     except NotPossible as error:
         fail(f"the job cannot have {what.replace('?', '')} for itself: {error}; see `vctl doctor`", 126)
     become(cwd, command)
@@ -186,14 +187,23 @@ def why_not(wanted: list[str]) -> str:
 # ---- a /tmp of its own ----
 
 
-def cover(store: str, cwd: str, command: list[str]) -> None:
+def held(store: str) -> own_tmp.OwnTmp:
+    """The job's own directories. Raises NotPossible."""
+    try:
+        tmp = own_tmp.OwnTmp(store)
+        tmp.remove_unused()
+    except own_tmp.NotOurs as error:
+        raise NotPossible(f"{error} in /tmp or /var/tmp is of another user, or no directory") from None
+    except OSError as error:
+        raise NotPossible(f"make {store} in /tmp and /var/tmp: {error.strerror}") from None
+    return tmp
+
+
+def cover(tmp: own_tmp.OwnTmp, cwd: str, command: list[str]) -> None:
     """Mount the job's own directories over the public ones, but for what the command needs of these."""
-    places = [place for place in PLACES if os.path.isdir(place) and not os.path.islink(place)]
-    kept = {path: os.open(path, os.O_PATH | os.O_CLOEXEC) for path in needed(places, cwd, command)}
-    if folder := os.environ.get("VCTL_OBJECT_DIR"):
-        os.close(os.open(f"{folder}/{MARK}", os.O_CREAT | os.O_CLOEXEC, 0o600))
-    for place in places:
-        mount(prepare(f"{place}/{store}"), place, None, _MS_BIND)
+    kept = {path: os.open(path, os.O_PATH | os.O_CLOEXEC) for path in needed(tmp.places, cwd, command)}
+    for place in tmp.places:
+        mount(tmp.folder(place), place, None, _MS_BIND)
     for path, source in kept.items():
         is_folder = os.path.isdir(f"/proc/self/fd/{source}")
         try:
@@ -204,26 +214,19 @@ def cover(store: str, cwd: str, command: list[str]) -> None:
             raise NotPossible(f"make {path}: {error.strerror}") from None
         mount(f"/proc/self/fd/{source}", path, None, _MS_BIND | _MS_REC)
         os.close(source)
-    if (folder := os.environ.get("TMPDIR", "")) and below(places, folder):
+    if (folder := os.environ.get("TMPDIR", "")) and below(tmp.places, folder):
         os.makedirs(folder, 0o700, exist_ok=True)
 
 
-def prepare(folder: str) -> str:
-    """Make the directory of a job in a public one, unless it is there; where its own directory is."""
-    inner = f"{folder}/tmp"
+def uncover(tmp: own_tmp.OwnTmp) -> None:
+    """Remove the job's own directories, from where nothing is mounted in them; else what is kept would be emptied."""
     try:
-        for path, mode in ((folder, 0o700), (inner, 0o1777)):
-            try:
-                os.mkdir(path, 0o700)
-                os.chmod(path, mode)
-            except FileExistsError:
-                pass
-            seen = os.lstat(path)
-            if seen.st_uid != os.geteuid() or seen.st_mode & 0o170000 != 0o040000:
-                raise NotPossible(f"{path} is of another user, or no directory")
-    except OSError as error:
-        raise NotPossible(f"make {folder}: {error.strerror}") from None
-    return inner
+        _call("unshare", _NEWNS)
+        for place in tmp.places:
+            _call("umount2", place.encode(), _MNT_DETACH)
+    except OSError:
+        return
+    tmp.remove()
 
 
 def needed(places: list[str], cwd: str, command: list[str]) -> list[str]:
@@ -257,101 +260,91 @@ def below(folders: list[str], path: str) -> bool:
 # ---- a PID namespace of its own ----
 
 
-def run(cwd: str, command: list[str], *, has_init: bool) -> None:
-    """Run the command in the PID namespace of the children of this process, and end as it ends."""
-    every = signal.valid_signals() - {signal.SIGKILL, signal.SIGSTOP}
+def run(cwd: str, command: list[str], tmp: "own_tmp.OwnTmp | None", *, has_init: bool) -> None:
+    """Run the command, in the PID namespace of the children of this process if they have one, and end as it ends.
+
+    ``has_init``: that namespace is another run's, or there is none.
+    """
     asker = asker_of(os.getpid())
-    proc = os.open(
-        "/proc", os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC
-    )  # that of the outside, as seen from here
-    reading, writing = os.pipe()
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, every)
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
     signals = _descriptor_of_all()
+    init, life = (-1, -1) if has_init else start_init()
     child = os.fork()
     if child == 0:
-        os.close(reading)
-        if has_init:
-            os.write(writing, b"\n")
-            lead(cwd, command, before)
-        be_init(cwd, command, before, writing)
-    os.close(writing)
-    if (said := os.read(reading, 1)) != b"\n":
-        os.waitpid(child, 0)
-        said += os.read(reading, 4096)
-        raise NotPossible(said.decode(errors="replace") or "the init of the namespace was killed")
-    status = follow(child, asker, proc, signals, -1 if has_init else reading)
+        os.setsid()  # as any command of a run is
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+        become(cwd, command)
+    status = follow(child, asker, signals)
+    is_empty = has_init
+    if not has_init:
+        os.close(life)
+        is_empty = bool(select.select([init], [], [], _INIT_S)[0])  # it ends at once where nothing is left
+    if tmp is not None and is_empty:
+        uncover(tmp)
     end_as(status)
 
 
-def lead(cwd: str, command: list[str], mask: "set[int | signal.Signals]") -> None:
-    """Become the command as the leader of a session, as any command of a run is."""
-    os.setsid()
-    signal.pthread_sigmask(signal.SIG_SETMASK, mask)
-    become(cwd, command)
+def start_init() -> tuple[int, int]:
+    """Start the init: a handle of its process, and what to close when the command has ended. Raises NotPossible."""
+    reading, saying = os.pipe()
+    life, ours = os.pipe()
+    init = os.fork()
+    if init == 0:
+        os.close(ours)
+        be_init(life, saying)
+    os.close(life)
+    os.close(saying)
+    if (said := os.read(reading, _CHUNK_BYTES)) != b"\n":
+        os.waitpid(init, 0)
+        raise NotPossible(said.decode(errors="replace") or "the init of the namespace was killed")
+    return os.pidfd_open(init), ours
 
 
-def be_init(cwd: str, command: list[str], mask: "set[int | signal.Signals]", writing: int) -> None:
-    """Be the init of the namespace: start the command, collect orphans, and say how the command has ended.
-
-    All signals stay blocked: those that are for the command reach it another way.
-    """
+def be_init(life: int, saying: int) -> None:
+    """Collect orphans until the command has ended (then ``life`` ends) and no process is left. Signals stay blocked."""
     try:
         mount("proc", "/proc", "proc", _MS_NOSUID | _MS_NODEV | _MS_NOEXEC)
     except NotPossible as error:
-        os.write(writing, str(error).encode())
+        os.write(saying, str(error).encode())
         os._exit(1)
-    child = os.fork()
-    if child == 0:
-        lead(cwd, command, mask)
     os.chdir("/")
     for number in (0, 1, 2):  # what reads the output of the command sees its end while others are left
         os.dup2(os.open(os.devnull, os.O_RDWR), number)
-    os.write(writing, b"\n")
+    os.write(saying, b"\n")
+    signals = _descriptor_of_all()
+    poll = select.poll()
+    for descriptor in (life, signals):
+        poll.register(descriptor, select.POLLIN)
+    is_over = False
     while True:
+        for descriptor, _ in poll.poll():
+            if descriptor == life:
+                poll.unregister(life)
+                is_over = True
+            else:
+                os.read(signals, _INFO_BYTES)
         try:
-            pid, status = os.waitpid(-1, 0)
+            while os.waitpid(-1, os.WNOHANG)[0]:
+                pass
         except ChildProcessError:
-            os._exit(0)
-        if pid == child:
-            os.write(writing, b"%d\n" % status)
-            os.close(writing)
+            if is_over:
+                os._exit(0)
 
 
-def follow(child: int, asker: int, proc: int, signals: int, reading: int) -> int:
+def follow(child: int, asker: int, signals: int) -> int:
     """Pass on signals until the command has ended; its wait status."""
     ended = os.pidfd_open(child)
     poll = select.poll()
-    for descriptor in (ended, signals, *([reading] if reading >= 0 else [])):
+    for descriptor in (ended, signals):
         poll.register(descriptor, select.POLLIN)
     while True:
         ready = {descriptor for descriptor, _ in poll.poll()}
-        if signals in ready:
-            info = os.read(signals, _INFO_BYTES)
-            number = int.from_bytes(info[:4], sys.byteorder)
-            sender = int.from_bytes(info[_SENDER : _SENDER + 4], sys.byteorder)
-            if number != signal.SIGCHLD and sender != asker:
-                command = child if reading < 0 else first_child(child, proc)
-                if command:
-                    processes.send(command, number)
-        if reading in ready:
-            said = os.read(reading, 64)
-            if said:
-                select.select([ended], [], [], 0.001)  # it ends at once where nothing is left
-                return int(said)
-        if ended in ready or reading in ready:
+        if ended in ready:
             return os.waitpid(child, 0)[1]
-
-
-def first_child(pid: int, proc: int) -> int:
-    """The first child of the init, which is the command; 0 if there is none. ``proc``: /proc of the outside."""
-    try:
-        fd = os.open(f"{pid}/task/{pid}/children", os.O_RDONLY | os.O_CLOEXEC, dir_fd=proc)
-    except OSError:
-        return 0
-    try:
-        return int((os.read(fd, 64).split() or [b"0"])[0])
-    finally:
-        os.close(fd)
+        info = os.read(signals, _INFO_BYTES)
+        number = int.from_bytes(info[:4], sys.byteorder)
+        if number != signal.SIGCHLD and int.from_bytes(info[_SENDER : _SENDER + 4], sys.byteorder) != asker:
+            processes.send(child, number)
 
 
 def asker_of(pid: int) -> int:
@@ -367,11 +360,10 @@ def behind(argv: "tuple[str, ...]") -> "tuple[str, ...]":
 
 
 def command_of(main_pid: int) -> int:
-    """The process of the command, where the main process of a run, or its init, stands before it."""
-    pid = main_pid
-    while processes.command(pid)[3:4] == [os.fsencode(SCRIPT)] and (inside := processes.children(pid)):
-        pid = inside[0]
-    return pid
+    """The process of the command, where the main process of a run stands before it."""
+    if processes.command(main_pid)[3:4] != [os.fsencode(SCRIPT)]:
+        return main_pid
+    return (processes.children(main_pid) or [main_pid])[-1]  # the first one is the init
 
 
 def _descriptor_of_all() -> int:

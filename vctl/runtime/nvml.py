@@ -138,12 +138,11 @@ class Nvml:
         while count.value:
             found = (_Process * (count.value + _SPARE))()
             count = ctypes.c_uint(len(found))
-            if self._supports(function, handle, ctypes.byref(count), found):
-                if count.value < len(found):
-                    some = found[: count.value]
-                    return [(int(p.pid), None if p.memory == _UNKNOWN else int(p.memory)) for p in some]
-                continue  # it may be cut: once more, with room for more
-            return []
+            if not self._supports(function, handle, ctypes.byref(count), found, enough=_TOO_SMALL):
+                return []
+            if count.value < len(found):  # else the list may be cut: once more, with room for more
+                some = found[: count.value]
+                return [(int(p.pid), None if p.memory == _UNKNOWN else int(p.memory)) for p in some]
         return []
 
     def _supports(self, function: str, *arguments: Any, enough: int = 0) -> bool:

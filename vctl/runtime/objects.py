@@ -210,28 +210,6 @@ def let_go(home: Path, job_id: int, attempt: int, node_id: str) -> None:
     known.spares[folder] = None
 
 
-def private_store(home: str, job_id: int, attempt: int) -> str:
-    """The name of the directories in /tmp and /var/tmp of an attempt of a job that has its own ones (namespaces.py).
-
-    They are removed with its objects.
-    """
-    import hashlib
-
-    return f"vctl-tmp-{hashlib.sha256(os.fsencode(f'{home}/{job_id}.{attempt}')).hexdigest()[:16]}"
-
-
-def _remove_private(folder: str) -> None:
-    """Remove the private directories of the attempt whose objects are here, if it had any."""
-    from vctl.runtime import namespaces
-
-    if (match := _FOLDER_NAME.match(os.path.basename(folder))) and os.path.lexists(
-        f"{folder}/{namespaces.MARK}"
-    ):
-        store = private_store(os.path.dirname(os.path.dirname(folder)), int(match[1]), int(match[2]))
-        for place in namespaces.PLACES:
-            trees.remove(Path(place, store))
-
-
 def tidy(home: Path) -> None:
     """Remove the objects of jobs that are over, and the empty directories above ``_MAX_SPARES``."""
     known = _known_below(f"{home}/{ROOT}")
@@ -239,7 +217,6 @@ def tidy(home: Path) -> None:
     known.stale.update(list(known.spares)[: -_MAX_SPARES or None])
     for folder in sorted(known.stale):
         known.spares.pop(folder, None)
-        _remove_private(folder)
         _remove(folder)
         known.stale.discard(folder)
 

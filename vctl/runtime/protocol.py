@@ -15,6 +15,10 @@ from vctl.errors import Unreachable
 from vctl.privileged.run_request import MAX_RUN_ID_BYTES
 from vctl.runtime.environment import NOTHING_SHARED, SharedVariables
 
+Limits = tuple[int, int, int]
+"""Bytes of memory, processes, and hundredths of a CPU that the share of the CPU time is worth; 0: not limited."""
+Confinement = tuple[int, int, tuple[tuple[str, Limits], ...]]
+"""Processes and share of the CPU time of a run; the clusters that it is in, from the outermost on, and their limits."""
 NodeDemand = tuple[Amounts, Mapping[str, str]]
 """The least resources of a wanted node, and its labels."""
 
@@ -44,9 +48,10 @@ class LaunchRequest:
     is the number from `Runtime.assign`, which is in the tables: no other number starts the run. `grace_s` is
     the time between SIGTERM and SIGKILL for processes left behind when the main process ends by itself. A
     log keeps its latest `log_max_bytes` bytes (0: all). A tree of processes that uses more memory than
-    `memory_bytes` (0: any) is killed. The rest is for a runtime on several machines that others use, too:
-    `node_id`, `reservation`, `ray`, the part of the run in a Ray of its job (vctl/ray/private/private_ray.py),
-    and `shown`, the virtual nodes of that Ray. `uid` is the user whose process it is, None in personal mode.
+    `memory_bytes` (0: any) is killed; with a `confinement` the kernel enforces that, and more, where it can.
+    The rest is for a runtime on several machines that others use, too: `node_id`, `reservation`, `ray`, the
+    part of the run in a Ray of its job (vctl/ray/private/private_ray.py), and `shown`, the virtual nodes of
+    that Ray. `uid` is the user whose process it is, None in personal mode.
     """
 
     run_id: str
@@ -59,6 +64,7 @@ class LaunchRequest:
     grace_s: float = 3.0
     log_max_bytes: int = 0
     memory_bytes: int = 0
+    confinement: Confinement | None = None
     uid: int | None = None
     node_id: str = ""
     reservation: ReservedParts | None = None

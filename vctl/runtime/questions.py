@@ -4,7 +4,7 @@ A question is JSON, and comes with the socket for its answer, which is words in 
 
     {"signal": SIGNO, "pid": PID, "started": TICKS}   "1" if exactly this process has got it, else "0"
     {"name": NAME, "marked": "NAME=VALUE"}            "PID TICKS VALUE" of each process with both variables
-
+    {"clear": RUN}                                    ends what is in the cgroups of a run; the pids that are left
     {"empty": NAME}                                   "1" if a process now removes what a user has left in his directory
                                                       of objects with this name, with his rights; else nothing
 
@@ -21,8 +21,9 @@ import sys
 MYPY = False
 if MYPY or __package__:
     from vctl.privileged import run_request
-    from vctl.runtime import processes, supervisor
+    from vctl.runtime import cgroup_trees, processes, supervisor
 else:
+    import cgroup_trees
     import processes
     import run_request
     import supervisor
@@ -43,9 +44,9 @@ _NOBODY = 65534
 class Questions:
     """Answers questions about the processes of users. ``accounts``: whose numbers are those of people."""
 
-    def __init__(self, accounts: "Accounts", objects: bytes) -> None:
-        """``objects``: the directory with those of all jobs."""
-        self.accounts, self.objects = accounts, objects
+    def __init__(self, accounts: "Accounts", state: bytes, objects: bytes) -> None:
+        """``state``: the directory of the service; ``objects``: the one with the objects of all jobs."""
+        self.accounts, self.state, self.objects = accounts, state, objects
 
     def answer(self, question: bytes, line: int) -> None:
         """Carry out what the scheduler may not do itself, and answer on a socket; a bad question gets no answer."""
@@ -57,11 +58,15 @@ class Questions:
                 said = b"".join(self._marked(os.fsencode(words["name"]), os.fsencode(words["marked"])))
             elif type(words) is dict and words.keys() == {"empty"}:
                 said = self._empty(run_request.name(words["empty"]))
+            elif type(words) is dict and words.keys() == {"clear"}:
+                run = run_request.name(words["clear"])
+                left = cgroup_trees.clear(run, cgroup_trees.bases(self.state))
+                said = b" ".join(b"%d" % pid for pid in left)
             else:
                 raise run_request.BadRequest("nobody here knows it")
             os.set_blocking(line, False)
             os.write(line, said)
-        except (ValueError, TypeError) as error:
+        except (ValueError, TypeError, AttributeError) as error:
             sys.stderr.write(f"a question was refused: {error}\n")
             sys.stderr.flush()
         except OSError:

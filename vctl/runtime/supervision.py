@@ -28,6 +28,7 @@ if MYPY:
 
     from vctl.privileged.child import AsAccount
     from vctl.privileged.run_request import RunRequest, Unpacked
+    from vctl.runtime import cgroups
     from vctl.runtime.user_processes import Becoming
 else:
     import _signal as signal  # see processes.py
@@ -45,6 +46,7 @@ _FOR_EVER_NS = 1 << 63
 _MAX_WAITS = 3  # lines that say why a process is not started yet: their space is that of the end of the run
 _LABEL = (os.fsencode(os.path.dirname(os.path.abspath(__file__))) + b"/relay.py", b"label")
 _DRAIN_S = 1.0  # for the relay to write what the command wrote before it was killed
+_REMOVALS = 5  # tries to remove the group of a run; the next look for what lost runs left finds it
 _KILL_PAUSE_S = (0.001, 0.25)  # first and longest wait between rounds of SIGKILL
 _LOOK_S, _FAR_LOOK_S = 0.1, 0.5  # between looks at the memory of a run; the second if it uses at most half
 _BEGIN_PAUSE_S = 0.002  # first wait between looks whether a process of a user is its program yet
@@ -104,10 +106,12 @@ class Supervision:
     __slots__ = (
         "begin_pause_s",
         "begun",
+        "confinement",
         "deadline",
         "failed",
         "follows",
         "grace_s",
+        "group",
         "is_signalled",
         "kill_pause_s",
         "last_signal",
@@ -139,6 +143,8 @@ class Supervision:
         self.plan: spawning.Plan = request.argv, env, request.cwd, request.log, request.cpus
         self.stop_path = number.above.home + b"/stops/" + self.name
         self.grace_s = request.grace_ms / 1000
+        self.confinement = request.confinement
+        self.group: cgroups.RunGroup | None = None
         self.begun: Becoming | None = None  # of a process that becomes a user's
         self.failed: spawning.NotStarted | None = None  # what it said of why there is no program
         self.begin_pause_s = _BEGIN_PAUSE_S
@@ -180,9 +186,44 @@ class Supervision:
         if self.log is not None:
             self.log.close()
         signo = (self.status or 0) & 0x7F  # 0: it ended by itself
-        why = self.why if signo == signal.SIGKILL else None
-        yield from self._end(128 + signo if signo else (self.status or 0) >> 8, signo, why=why)
+        code = 128 + signo if signo else (self.status or 0) >> 8
+        if self.group is not None:
+            if (ran_out := self.measure_group(self.group)) and not self.stopped:
+                code, signo = 128 + signal.SIGKILL, signal.SIGKILL
+                self.why = ran_out
+            for _ in range(_REMOVALS):
+                if self.group.remove():
+                    break
+                yield _AGAIN_S
+        yield from self._end(code, signo, why=self.why if signo == signal.SIGKILL else None)
         return True
+
+    def measure_group(self, group: "cgroups.RunGroup") -> str:
+        """Take over what the group of the run has used; if the kernel killed it for its memory, what to say."""
+        usage = group.usage()
+        if usage.peak is not None:
+            self.max_rss_kib = usage.peak >> 10
+        if usage.cpu_s is not None:  # also of processes that nobody waited for
+            self.user_s = max(self.user_s, usage.cpu_s - self.system_s)
+        return self.ran_out(group, usage)
+
+    def ran_out(self, group: "cgroups.RunGroup", usage: "cgroups.GroupUsage") -> str:
+        """If the kernel killed a process of the run for want of memory, who had too little; else nothing."""
+        if not usage.killed:
+            return ""
+        peak = usage.peak or 0
+        if self.memory_bytes and (group.was_full or peak >= self.memory_bytes):
+            return memory.exceeded(self.memory_bytes, peak)
+        if self.status is None or self.status & 0x7F != signal.SIGKILL:
+            return ""  # its main process has coped with the end of another one
+        asked = f"asked {memory.shown(self.memory_bytes)}" if self.memory_bytes else "asked for no memory"
+        full = group.full_cluster()
+        where = (
+            f"cluster {full} used all of its memory on this node"
+            if full
+            else "the machine had no memory left"
+        )
+        return f"{where}, and the kernel killed it: {asked}, peak {memory.shown(peak)}"
 
     def _take(self) -> bool:
         """Record the run as taken, so that nobody else starts it; False if it was taken before.
@@ -199,6 +240,8 @@ class Supervision:
         """Start the main process in a session of its own, or raise SpawnError."""
         started_at, before = time.time_ns(), processes.ticks_now()
         self.main = self.number.above.spawn(self)
+        if self.group is not None and not self.group.limit_memory(self.memory_bytes):
+            self.exceed(memory.exceeded(self.memory_bytes, self.memory_bytes), time.monotonic())
         started = processes.ticks_now()
         if started != before:
             started = processes.start_time(self.main) or 0
@@ -226,6 +269,9 @@ class Supervision:
         """After a start that failed: nothing runs, and the next start is like the first."""
         if self.log is not None:
             self.log.close()
+        if self.group is not None:
+            self.group.remove()
+            self.group = None
         self.main, self.status, self.unwritten, self.log = 0, None, b"", None
         self.begun = self.failed = self.deadline = self.last_signal = None
         self.begin_pause_s = _BEGIN_PAUSE_S
@@ -265,7 +311,7 @@ class Supervision:
         It may be called again after any error.
         """
         above = self.number.above
-        if self.status is not None and not above.orphans(self):
+        if self.status is not None and not above.orphans(self) and not self._grouped():
             return None
         now = time.monotonic()
         if self.unwritten:
@@ -317,7 +363,16 @@ class Supervision:
         roots = above.orphans(self)
         if self.main and self.status is None:
             roots.append(self.main)
-        return processes.trees(roots, above.spares)
+        found = processes.trees(roots, above.spares)
+        if self.group is not None:
+            found += [pid for pid in self._grouped() if pid not in found]
+        return found
+
+    def _grouped(self) -> list[int]:
+        """Pids of the processes in the group of the run, whatever they have made of themselves."""
+        if self.group is None:
+            return []
+        return [pid for pid in self.group.processes() if not self.number.above.spares(pid)]
 
     def read_stop(self) -> None:
         """Carry out the stop file, if there is one: signal the tree, and set or shorten its deadline.
@@ -369,12 +424,20 @@ class Supervision:
 
     def check_memory(self, now: float) -> None:
         """Have the tree killed at once if it uses more memory than ``memory_bytes``."""
+        if self.group is not None and self.group.bounds_memory:
+            if self.group.killed() and (why := self.ran_out(self.group, self.group.usage())):
+                self.exceed(why, now)
+            self.memory_at = now + _LOOK_S
+            return
         used = memory.used_bytes(self.below(), self.memory_bytes)
+        self.max_rss_kib = max(self.max_rss_kib, used >> 10)
         if used > self.memory_bytes:
-            has = memory.shown(self.memory_bytes)
-            self.why = f"it used {memory.shown(used)} of memory and had {has}: ask for more with --memory"
-            self.deadline = now
+            self.exceed(memory.exceeded(self.memory_bytes, used), now)
         self.memory_at = now + (_LOOK_S if 2 * used > self.memory_bytes else _FAR_LOOK_S)
+
+    def exceed(self, why: str, now: float) -> None:
+        """Have the tree killed at once, for this reason."""
+        self.why, self.deadline = why, now
 
     def kill(self) -> float:
         """SIGKILL all processes of the run; return how many seconds to wait before the next look.
@@ -385,6 +448,8 @@ class Supervision:
         drains = 0
         if self.plan[0][3:5] == _LABEL and time.monotonic() < (self.deadline or 0) + _DRAIN_S:
             drains = self.main
+        if self.group is not None and not drains:
+            self.group.kill()
         processes.kill_all(lambda: [pid for pid in self.below() if pid != drains])
         if drains:
             processes.send(drains, signal.SIGCONT)  # it was stopped with its process group

@@ -52,6 +52,7 @@ if MYPY:
     from collections.abc import Generator
 
     from vctl.privileged.child import AsAccount
+    from vctl.runtime import cgroups
     from vctl.runtime.user_processes import UserProcesses
 else:
     import _signal as signal  # see processes.py
@@ -233,6 +234,8 @@ class Supervisor:
         self._oom = _OomScore()
         self._has_missed = False
         """Whether an error came while an event was handled: all runs are looked at then."""
+        self._groups: cgroups.Groups | None = None
+        """Where runs have groups; None before the first run that is to have one."""
         self._signals = _signal_descriptor(signal.SIGCHLD, STOP_SIGNAL)
         try:
             self._children_file = os.open(f"/proc/{pid}/task/{pid}/children", os.O_RDONLY)
@@ -253,6 +256,8 @@ class Supervisor:
                 if not spawning.passes(error):
                     raise
                 self._has_missed = True
+        if self._groups is not None:
+            self._groups.sweep()
 
     def _turn(self) -> None:
         """Wait for the next event, and handle what has happened. It may be called again after any error."""
@@ -362,6 +367,9 @@ class Supervisor:
         if self._max_tag == resource.RLIM_INFINITY:
             resource.setrlimit(processes.TAG, (run.number.number, self._max_tag))
         self._oom.write(_JOB_OOM)
+        if run.confinement is not None:
+            run.group = self._group_of(run, run.confinement)
+        pid = 0
         try:
             if self.service is None or run.uid is None:
                 pid = spawning.spawn(run.plan, self.home)
@@ -372,8 +380,35 @@ class Supervisor:
             self._oom.write(self._oom.own)
             if run.plan[4] is not None:
                 os.sched_setaffinity(0, self._cpus)
+            if run.group is not None:
+                run.group.leave()
+                if not pid:
+                    run.group.remove()
+                    run.group = None
         self.running[pid] = run
         return pid
+
+    def _group_of(
+        self, run: "supervision.Supervision", confinement: "cgroups.Confinement"
+    ) -> "cgroups.RunGroup | None":
+        """Make the group of a run and enter it; None where there can be none, so that memory is measured instead."""
+        if self._groups is None:
+            self._groups = _find_groups(self.home)
+            self._groups.prepare()
+        if not self._groups.trees:
+            return None
+        group = None
+        try:
+            group = self._groups.make(run.name, confinement)
+            group.enter()
+        except OSError as error:
+            if group is not None:
+                group.leave()
+                group.remove()
+            sys.stderr.write(f"no group for {os.fsdecode(run.name)}: {error.strerror}\n")
+            sys.stderr.flush()
+            return None
+        return group
 
     def _read_signals(self) -> None:
         received = os.read(self._signals, _SIGNAL_BYTES * _MAX_SIGNALS)
@@ -414,9 +449,17 @@ class Supervisor:
 
     def _run_of(self, pid: int) -> "supervision.Supervision | None":
         if (tag := self._tags.get(pid)) is None:
-            tag = self._tags[pid] = processes.tag(pid)
+            tag = self._tags[pid] = self._number_of(pid)
         number = self.numbers.get(tag)
         return None if number is None else number.run
+
+    def _number_of(self, pid: int) -> int:
+        """The number whose run a process belongs to: by its group, which it cannot change, else by its tag."""
+        if self._groups is not None and (name := self._groups.run_of(pid)):
+            for number in self.numbers.values():
+                if number.run is not None and number.run.name == name:
+                    return number.number
+        return processes.tag(pid)
 
     def orphans(self, run: "supervision.Supervision") -> list[int]:
         """Pids of children whose parents ended and that belong to this run, or to no run."""
@@ -436,6 +479,15 @@ class Supervisor:
     def spares(self, pid: int) -> bool:
         """Whether a process is a scheduler or supervisor of this state directory that a run has started."""
         return self.service is None and serves_all(pid, self.home)
+
+
+def _find_groups(home: bytes) -> "cgroups.Groups":
+    """Where runs can have groups. The modules are loaded for the first run that is to have one."""
+    if MYPY or __package__:
+        from vctl.runtime import cgroup_trees
+    else:
+        import cgroup_trees
+    return cgroup_trees.find(home)
 
 
 class _OomScore:

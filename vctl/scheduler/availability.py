@@ -13,27 +13,12 @@ from operator import itemgetter
 from vctl.core.clusters import FLEXIBLE, JOB
 from vctl.core.jobs import RunningJob
 from vctl.core.ledger import Ledger
-from vctl.core.resources import Allocation, Amounts, total
+from vctl.core.resources import Allocation, Amounts, Part, parts_of, total
 from vctl.core.values import replace
 from vctl.scheduler.running import Running
 
-Part = str | tuple[str, int]
-"""A resource without instances (its name), or one numbered instance (name, index)."""
-
-
 IDLE = RunningJob(-1, "", "", "", "", 0)
 """A placeholder job for idle borrowed capacity, which comes back now."""
-
-
-def parts_of(allocation: Allocation) -> dict[Part, int]:
-    """The amounts of an allocation by part."""
-    found: dict[Part, int] = {
-        n: a for n, a in allocation.amounts.items() if a and n not in allocation.instances
-    }
-    for name, shares in allocation.instances.items():
-        for index, share in shares.items():
-            found[name, index] = share
-    return found
 
 
 def amounts_of(parts: dict[Part, int]) -> dict[str, int]:

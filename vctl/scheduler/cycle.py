@@ -63,10 +63,11 @@ from heapq import heapify, heappop, heapreplace
 from typing import NamedTuple
 
 from vctl.core import jobs as jb
-from vctl.core.clusters import PRIMARY
+from vctl.core.clusters import BOOKED, PRIMARY
 from vctl.core.ledger import Ledger
 from vctl.core.queue_policy import BACKFILL, BEST_EFFORT, SECOND, STRICT
-from vctl.core.wording import cluster_text
+from vctl.core.wording import cluster_text, opens_at
+from vctl.scheduler.bookings import booked
 from vctl.scheduler.elasticity import can_grow, level_above, suppliers_outside
 from vctl.scheduler.fairness import Shares, Usage, is_fair
 from vctl.scheduler.heads import Rest
@@ -192,7 +193,8 @@ class Round:
         self.budget, self.now_ns = budget, now_ns
         self.grown = dict(ledger.grown)
         """What came free since the last round."""
-        self.tasks = TaskRound(ledger, MOST_STARTS)
+        self.use = use_of(ledger, running, now_ns)
+        self.tasks = TaskRound(ledger, MOST_STARTS, running, self.use)
         self.trial = Trial(ledger)
         self.waits: list[Wait] = []
         self.scans: list[QueueScan] = []
@@ -202,6 +204,8 @@ class Round:
         """Where a job was kept off by a reservation that is gone or starts later by now: a next round follows."""
         self.is_nominated = any(queue.nominations for queue in queues.values())
         self.scopes = _scopes(queues.values())
+        if ledger.booked is not None:
+            self.scopes |= {shared.scope for shared in booked(ledger)}
         nominations = [one for queue in queues.values() for one in queue.nominations.values()]
         self.holds = Nominations(ledger, nominations)
         self.preemptor = Preemptor(ledger, running, self.holds, now_ns, active=preempts, steps=search_steps)
@@ -218,6 +222,7 @@ class Round:
             self.trial.take_back()
         for task in reversed(self.tasks.starts):
             revert(self.ledger, task)
+        self.ledger.put_in_force(None)
         self.ledger.grown.clear()  # the reverts gave back only what the round took
         self.ledger.joined.clear()
 
@@ -231,6 +236,7 @@ class Round:
     def visit(self) -> None:
         """Choose the queues in which something may have changed, and begin to scan them."""
         ledger, running, now_ns = self.ledger, self.running, self.now_ns
+        ledger.put_in_force(())  # tasks leave all bookings alone, and jobs those which they could delay
         may_loosen = _once(partial(is_loose, ledger))
         changed = [
             (queue, before)
@@ -239,11 +245,10 @@ class Round:
         ]
         shares = _shares(ledger, self.queues, running, self.usage, now_ns)
         visited = [queue for queue, _ in changed]
-        use = use_of(ledger, running)
         self.shared = SharedReservations(ledger, visited, running, now_ns, self.grown, self.budget)
         self.scans = [
             QueueScan(
-                ledger, queue, running, shares, self.preemptor, self.shared, use,
+                ledger, queue, running, shares, self.preemptor, self.shared, self.use,
                 now_ns=now_ns, may_loosen=may_loosen, budget=self.budget,
                 rest=None if queue.memo is None else queue.memo.rest, before=before,
             )
@@ -333,7 +338,7 @@ class Round:
                 and (scan.is_over or (self.is_cut and scan.rest is not None))
             ]
             if known:
-                scopes = self.scopes | _scopes(self.queues.values())
+                scopes = self.scopes | _scopes(self.queues.values())  # bookings are in the former
                 for scan in known:
                     queue, rest = scan.queue, scan.rest
                     edition = _holds_for(self.ledger, queue, scopes, rest)
@@ -492,7 +497,11 @@ def _admits(ledger: Ledger, queue: Queue, waits: list[Wait]) -> bool:
         return False
     if parent.starts_jobs:
         return bool(queue.shapes)
-    reported = (jb.CLUSTER_STOPPED, f"{cluster_text(queue.parent_id)} admits no jobs")
+    booking = parent.booking if parent.state == BOOKED else None
+    if booking is not None:
+        reported = (jb.BEGIN_TIME, opens_at(queue.parent_id, booking.begin_ns))
+    else:
+        reported = (jb.CLUSTER_STOPPED, f"{cluster_text(queue.parent_id)} admits no jobs")
     for shape in queue.shapes.values():
         shape.judge(Verdict(*reported))
         for sub_queue in shape.sub_queues.values():

@@ -24,6 +24,7 @@ from vctl.core.queue_policy import (
 from vctl.core.values import replace
 from vctl.scheduler.availability import AvailabilityProfile
 from vctl.scheduler.backfill import reserve
+from vctl.scheduler.bookings import booked_on
 from vctl.scheduler.orders import order_key
 from vctl.scheduler.plan import Start
 from vctl.scheduler.queueing import Queue
@@ -68,6 +69,7 @@ class ReservationTable:
         """Jobs whose reservation, or lack of one, was settled in this round."""
         self._disturbed = queue.is_disturbed
         """Whether a job with a better right has ignored a reservation."""
+        self._booked = booked_on(ledger, queue.parent_id)
         self._profile: AvailabilityProfile | None = None
         self._views: dict[tuple[int, ...], View] = {}
 
@@ -221,7 +223,8 @@ class ReservationTable:
     ) -> Reservation | None:
         """Search a reserved start for a job."""
         self.budget.spend(RESERVE)
-        return reserve(self.ledger, job, self.profile, others, before_ns=before_ns, endless=endless)
+        beside = [*self._booked, *others] if self._booked else others
+        return reserve(self.ledger, job, self.profile, beside, before_ns=before_ns, endless=endless)
 
     def starves(self, job: PendingJob) -> bool:
         """Whether a job has waited long enough for a reservation; never in the order fair."""

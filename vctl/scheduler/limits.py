@@ -3,15 +3,27 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
 from vctl.core.clusters import PRIMARY, ClusterSpec
 from vctl.core.jobs import CAP_REACHED, USER_LIMIT, PendingJob, RunningJob
 from vctl.core.ledger import Ledger
-from vctl.core.limits import CLUSTER, RUNNING_JOBS, USER, Limit, LimitTable
+from vctl.core.limits import (
+    CLUSTER,
+    DAY_US,
+    HOUR_US,
+    RUNNING_JOBS,
+    USER,
+    Limit,
+    LimitTable,
+    Spent,
+    by_day,
+    days_of,
+)  # fmt: skip
 from vctl.core.queue_policy import QueuePolicy
-from vctl.core.resources import Amounts, add
+from vctl.core.resources import GPU, Amounts, add, total
 from vctl.core.values import replace
+from vctl.scheduler.elasticity import Grow
 from vctl.scheduler.explain.refusal import Refusal
 from vctl.scheduler.running import Running
 from vctl.scheduler.upper_bound import UpperBound
@@ -58,16 +70,26 @@ Chain = Callable[[str], Sequence[str]]
 
 
 class LimitUse:
-    """What running jobs have of that which limits are of: by user, and by cluster with all below it.
-
-    A job inside of the cluster of another one counts as a job. It holds nothing beside what that one holds.
-    """
+    """What running jobs have of that which limits are of: by user, and by cluster with all below it."""
 
     def __init__(
-        self, limits: LimitTable, running: Iterable[tuple[str, str, int, Amounts]], chain: Chain
+        self,
+        limits: LimitTable,
+        running: Iterable[tuple[str, str, int, Amounts]],
+        chain: Chain,
+        spent: Iterable[tuple[tuple[str, str], Iterable[tuple[int, int]]]] = (),
+        now_ns: int = 0,
     ) -> None:
+        """``spent``: GPU time by day, of clusters and users."""
         self.limits = limits
         self._chain = chain
+        self._days = {period: days_of(period, now_ns) for period in limits.periods}
+        self._spent: Counter[tuple[str, tuple[str, str]]] = Counter()
+        for (parent_id, user), days in spent:
+            for day, amount in days:
+                for period in [period for period, within in self._days.items() if day in within]:
+                    for who in self._who(parent_id, user):
+                        self._spent[period, who] += amount
         self._jobs: Counter[tuple[str, str]] = Counter()
         self._held: dict[tuple[str, str], Amounts] = {}
         for parent_id, user, count, amounts in running:
@@ -77,39 +99,60 @@ class LimitUse:
         """Add jobs of a user in a cluster, with what they hold together."""
         if not self.limits:
             return
-        for who in ((USER, user), *((CLUSTER, cluster_id) for cluster_id in self._chain(parent_id))):
+        for who in self._who(parent_id, user):
             self._jobs[who] += count
-            if not _is_inside_a_job(parent_id):
-                self._held[who] = add(self._held.get(who, {}), amounts)
+            self._held[who] = add(self._held.get(who, {}), amounts)
+
+    def _who(self, parent_id: str, user: str) -> Iterator[tuple[str, str]]:
+        yield USER, user
+        for cluster_id in self._chain(parent_id):
+            yield CLUSTER, cluster_id
 
     def of(self, limit: Limit, user: str) -> int:
-        """How much of a limit is used; of one that each user has, by this user."""
+        """How much of a limit is used, in the unit of ``Limit.room``; of one that each user has, by this user."""
         who = (USER, user) if limit.subject == USER else (CLUSTER, limit.name)
         if limit.resource == RUNNING_JOBS:
             return self._jobs[who]
+        if limit.period:
+            return self._spent[limit.period, who]
         return self._held.get(who, {}).get(limit.resource, 0)
 
-    def refusals(self, parent_id: str, user: str, requested: Amounts) -> Iterator[Refusal]:
-        """The limits by which a user may not have one more job with these amounts in a cluster."""
-        for limit in self._that_hold(parent_id, user):
-            if limit.resource == RUNNING_JOBS:
-                asked = 1
-            else:
-                asked = 0 if _is_inside_a_job(parent_id) else requested.get(limit.resource, 0)
-            if asked and (total := self.of(limit, user) + asked) > limit.amount:
-                rule = USER_LIMIT if limit.subject == USER else CAP_REACHED
-                of = {limit.resource: asked}
-                yield Refusal(rule, limit.resource, total, limit.amount, of, limit=limit)
+    def refusals(self, parent_id: str, user: str, requested: Amounts, jobs: int = 1) -> Iterator[Refusal]:
+        """The limits by which a user may not have one more job with these amounts in a cluster; or (``jobs`` 0) these
+        amounts more for a job that runs.
+        """
+        for limit in self.that_hold(parent_id, user):
+            if limit.period:
+                if jobs and requested.get(GPU) and (spent := self.of(limit, user)) >= limit.room:
+                    hours, until_ns = -(-spent // HOUR_US), self._days[limit.period].stop * DAY_US * 1000
+                    yield _refusal(limit, hours, 0, until_ns)
+                continue
+            asked = jobs if limit.resource == RUNNING_JOBS else requested.get(limit.resource, 0)
+            if asked > 0 and (most := self.of(limit, user) + asked) > limit.amount:
+                yield _refusal(limit, most, asked)
 
     def is_exceeded(self, parent_id: str, user: str) -> bool:
-        """Whether the running jobs exceed a limit, which may be lower now than at their start."""
-        return any(self.of(limit, user) > limit.amount for limit in self._that_hold(parent_id, user))
+        """Whether running jobs exceed a limit, which may be lower now than at their start; of a period: may do so."""
+        return any(
+            limit.period or self.of(limit, user) > limit.room for limit in self.that_hold(parent_id, user)
+        )
 
     def refusal(self, parent_id: str, user: str, requested: Amounts) -> Refusal | None:
         """The first of them; None: no limit keeps such a job back."""
         return next(self.refusals(parent_id, user, requested), None)
 
-    def _that_hold(self, parent_id: str, user: str) -> Iterator[Limit]:
+    def grow(self, job: RunningJob, growth: Sequence[Grow]) -> Refusal | None:
+        """Note what the cluster of a job gains; or, if that exceeds a limit, return it and note nothing."""
+        if not self.limits:
+            return None
+        more = total(step.gained for step in growth if step.after.cluster_id == job.cluster_id)
+        refusal = next(self.refusals(job.parent_id, job.user, more, 0), None)
+        if refusal is None:
+            self.add(job.parent_id, job.user, more, 0)
+        return refusal
+
+    def that_hold(self, parent_id: str, user: str) -> Iterator[Limit]:
+        """The limits that hold for the jobs of a user in a cluster."""
         if not self.limits:
             return
         yield from self.limits.of_user(user)
@@ -139,13 +182,33 @@ def may_follow(policy: QueuePolicy, running: Running, use: LimitUse, job: Runnin
     return not use.is_exceeded(where, job.user)
 
 
-def use_of(ledger: Ledger, running: Running) -> LimitUse:
+def use_of(ledger: Ledger, running: Running, now_ns: int) -> LimitUse:
     """What the running jobs have of that which the limits in force are of."""
 
     def chain(cluster_id: str) -> Sequence[str]:
         return [*(one.cluster_id for one in ledger.upward(cluster_id)), PRIMARY]
 
-    return LimitUse(ledger.limits, running.by_user(ledger) if ledger.limits else (), chain)
+    if not ledger.limits:
+        return LimitUse(ledger.limits, (), chain)
+    spent = gpu_time(running.spent, running.jobs.values(), now_ns) if ledger.limits.periods else ()
+    return LimitUse(ledger.limits, running.by_user(ledger), chain, spent, now_ns)
+
+
+def gpu_time(
+    over: Mapping[tuple[str, str], Spent], running: Iterable[RunningJob], now_ns: int
+) -> Iterator[tuple[tuple[str, str], Iterable[tuple[int, int]]]]:
+    """The GPU time by day of jobs that are over, and of those that run, up to now; by cluster and user."""
+    for whose, days in over.items():
+        yield whose, days.items()
+    for job in running:
+        if gpus := job.held.get(GPU):
+            yield (job.parent_id, job.user), by_day(gpus, job.started_at_ns, now_ns)
+
+
+def _refusal(limit: Limit, requested: int, asked: int, until_ns: int | None = None) -> Refusal:
+    rule = USER_LIMIT if limit.subject == USER else CAP_REACHED
+    of = {limit.resource: asked}
+    return Refusal(rule, limit.resource, requested, limit.amount, of, limit=limit, until_ns=until_ns)
 
 
 def least_of(job: PendingJob) -> Amounts:
@@ -159,7 +222,3 @@ def least_held(spec: ClusterSpec, entry: Amounts, *, shares_parent: bool) -> Amo
         return entry
     needed = UpperBound(spec).needed
     return {name: max(needed.get(name, 0), entry.get(name, 0)) for name in {*needed, *entry}}
-
-
-def _is_inside_a_job(cluster_id: str) -> bool:
-    return "##" in cluster_id

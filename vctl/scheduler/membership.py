@@ -88,7 +88,7 @@ def undivided(ledger: Ledger, cluster_id: str, template: str) -> list[VNode]:
 def is_undivided(ledger: Ledger, vnode: VNode) -> bool:
     """Whether no child and no process uses a virtual node."""
     vnode_id = vnode.vnode_id
-    is_unused = not ledger.children[vnode_id] and ledger.capacities[vnode_id].is_untouched()
+    is_unused = not ledger.children[vnode_id] and ledger.capacities[vnode_id].is_unheld()
     return is_unused and vnode_id not in ledger.homes
 
 

@@ -125,7 +125,7 @@ class _Trial:
         jobs_begun = [start.job for start in self._begun if isinstance(start, Start)]
         started = Counter(job.parent_id for job in jobs_begun)
         of_user = Counter((job.parent_id, job.user) for job in jobs_begun)
-        use = use_of(self.ledger, running)
+        use = use_of(self.ledger, running, now_ns)
         for job in jobs_begun:
             use.add(job.parent_id, job.user, least_of(job))
         for task in [task for queue in tasks.values() for task in queue.tasks.values()]:

@@ -29,7 +29,7 @@ from vctl.scheduler.plan import Start, Wait, revert, start_of, take
 from vctl.scheduler.preemption import Preemptor
 from vctl.scheduler.queueing import Memo, Queue
 from vctl.scheduler.reach import reach_of
-from vctl.scheduler.reservations import Reservation, Shared
+from vctl.scheduler.reservations import Reservation, Shared, kept_off_text
 from vctl.scheduler.running import Running
 from vctl.scheduler.scheduling_class import SchedulingClass, SubQueue, Verdict
 from vctl.scheduler.shared_reservations import SharedReservations
@@ -61,8 +61,7 @@ class QueueScan:
     ) -> None:
         self.ledger, self.queue, self.running = ledger, queue, running
         self.shares, self.preemptor, self.shared, self.use = shares, preemptor, shared, use
-        self.now_ns = now_ns
-        self.policy = queue.policy
+        self.now_ns, self.policy = now_ns, queue.policy
         self.waits: list[Wait] = []
         self._said: set[str] = set()
         self._may_loosen = may_loosen
@@ -205,7 +204,7 @@ class QueueScan:
             start, found = None, None
             if not is_held:
                 start, found = self._try_due(job, shape, binding, outer, mine)
-                start = start or self._start_reserved(job, due)
+                start = start or self._start_reserved(job, due, outer)
             if start is None and (is_held or self._may_loosen()):
                 if not (is_held or self._goes_first):
                     self._held = job.job_id
@@ -234,13 +233,15 @@ class QueueScan:
         """The jobs of the queue that have a reservation: they are tried even if all jobs like them are passed."""
         return self._table.reserved.keys() | self.shared.holders(self.queue)
 
-    def _start_reserved(self, job: PendingJob, due: Reservation | None) -> Start | None:
+    def _start_reserved(self, job: PendingJob, due: Reservation | None, outer: list[Shared]) -> Start | None:
         """Start a job in the place whose reserved start has come, or that a preemption has freed for it."""
-        if due is not None and (there := seated(self.ledger, due.placed, job.entry)):
-            return self._take(start_of(self.ledger, job, there))
-        if (nominated := self.preemptor.holds.placement(job)) is not None:
-            growth, placed = nominated
-            return self._take(start_of(self.ledger, job, placed, growth))
+        bookings = [shared for shared in outer if shared.reservation.is_booking]
+        with self.shared.hidden(bookings) if bookings else _NOTHING:
+            if due is not None and (there := seated(self.ledger, due.placed, job.entry)):
+                return self._take(start_of(self.ledger, job, there))
+            if (nominated := self.preemptor.holds.placement(job)) is not None:
+                growth, placed = nominated
+                return self._take(start_of(self.ledger, job, placed, growth))
         return None
 
     def _next_head(self) -> tuple[PendingJob, SubQueue, Candidates] | None:
@@ -284,10 +285,8 @@ class QueueScan:
         """Pass a job for which reservations leave too little free. ``outer``: the shared ones."""
         if outer:
             rest.shorter_than(job, self._reserved)  # a longer job meets the same reservations
-        names = ", ".join(one.submission_id for one in kept_off)
-        text = f"its start would take resources that are reserved for {names}"
-        self._pass(job, sub_queue, rest, jb.HEAD_OF_LINE, text, more=bool(outer))
-        self.kept_off.update(kept_off)
+        self._pass(job, sub_queue, rest, jb.HEAD_OF_LINE, kept_off_text(kept_off), more=bool(outer))
+        self.kept_off.update(one for one in kept_off if not one.is_booking)  # those stay as they are
         self.shared.consider(self.queue, self._table, job)
 
     def _pass(
@@ -388,6 +387,7 @@ class QueueScan:
 
     def _is_limited(self, job: PendingJob, sub_queue: SubQueue, refusal: Refusal) -> bool:
         """Pass the jobs that a limit keeps back: those of the sub-queue, or of the whole queue. Returns True."""
+        self.queue.note_again(refusal.until_ns)
         self._leave(sub_queue)
         text = words.verdict_on_limit(refusal, self.queue.parent_id, job.user)
         if refusal.rule == jb.CAP_REACHED and refusal.subject in limits.OF_ALL_JOBS:
@@ -441,7 +441,7 @@ class QueueScan:
         start, found = self._try(job, shape, binding, outer, loose=loose)
         if start is None and found is None and mine is not None and mine.is_due(self.now_ns):
             ahead = [one for one in binding if one.precedes(mine)]
-            above = [shared for shared in outer if shared.reservation.precedes(mine)]
+            above = [shared for shared in outer if shared.precedes(mine)]
             if len(ahead) + len(above) < len(binding) + len(outer):
                 return self._try(job, shape, ahead, above, loose=loose)
         return start, found

@@ -6,20 +6,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 
 from vctl.core.jobs import PendingJob
 from vctl.core.ledger import Ledger
-from vctl.core.resources import CPU, EMPTY, SCALE, Allocation, Amounts, FreeCapacity
+from vctl.core.resources import CPU, EMPTY, SCALE, Allocation, Amounts, FreeCapacity, Part, parts_of, total
 from vctl.core.slots import SlotIndex
 from vctl.core.values import field, value
-from vctl.scheduler.availability import AvailabilityProfile, Part, parts_of
+from vctl.core.wording import amounts_text, cluster_text, timestamp
+from vctl.scheduler.availability import AvailabilityProfile, amounts_of
 from vctl.scheduler.candidate_nodes import candidates_in
 from vctl.scheduler.placement import Placed, place_on
 from vctl.scheduler.upper_bound import UpperBound
 
 FOR_EVER = 1 << 63
+MOST_TOLD = 3
+"""The most bookings that a reason names."""
 
 
 @value(frozen=True, slots=True)
@@ -34,6 +37,8 @@ class Reservation:
     placed: Placed = field(compare=False)
     claims: tuple[tuple[str, dict[Part, int]], ...] = field(compare=False)
     """The amounts that the place takes: (virtual node, amounts by part)."""
+    is_booking: bool = False
+    """Whether a booking has the place: the id is that of its cluster, and its number is no job's."""
 
     @classmethod
     def of(cls, job: PendingJob, start_ns: int | None, placed: Placed) -> Reservation:
@@ -49,6 +54,11 @@ class Reservation:
         """A reservation of this place, with the claims that follow from it."""
         claims = tuple((vnode_id, parts_of(allocation)) for vnode_id, allocation in placed.parts)
         return cls(job_id, submission_id, start_ns, end_ns, placed, claims)
+
+    @property
+    def amounts(self) -> dict[str, int]:
+        """The sum of what the place takes."""
+        return total(amounts_of(parts) for _, parts in self.claims)
 
     def is_due(self, now_ns: int) -> bool:
         """Whether its start has come."""
@@ -86,6 +96,23 @@ class Reservation:
         return True
 
 
+def kept_off_text(binding: Sequence[Reservation]) -> str:
+    """Which reservations and bookings a job would be in the way of."""
+    names = ", ".join(one.submission_id for one in binding if not one.is_booking)
+    reserved = f"its start would take resources that are reserved for {names}"
+    booked = sorted((one for one in binding if one.is_booking), key=lambda one: one.start_ns or 0)
+    if not booked:
+        return reserved
+    told = [f"{cluster_text(one.submission_id)} ({amounts_text(one.amounts)})" for one in booked[:MOST_TOLD]]
+    more = f" and {len(booked) - MOST_TOLD} more" if len(booked) > MOST_TOLD else ""
+    first_ns = booked[0].start_ns or 0
+    also = f"; {reserved}" if names else ""
+    return (
+        f"it could still run at the begin of what is booked for {', '.join(told)}{more}: before, it starts only with a"
+        f" time limit that ends by {timestamp(first_ns)}{also}"
+    )
+
+
 @value(frozen=True, slots=True)
 class Shared:
     """A reservation on a level, and the cluster (scope) below which it binds."""
@@ -99,6 +126,10 @@ class Shared:
     """Whether it belongs to the sibling whose turn it is."""
     behind: frozenset[tuple[int, int | None]] = frozenset()
     """The reservations beside which it was found: (job id, start)."""
+
+    def precedes(self, other: Reservation) -> bool:
+        """Whether the job of the other one leaves it alone also once its own start has come."""
+        return self.reservation.is_booking or self.reservation.precedes(other)
 
     def waits_for(self, other: Reservation) -> bool:
         """Whether it has no known start, and was found behind another reservation: it does not bind its job."""

@@ -6,8 +6,11 @@ from collections.abc import Iterable, Iterator, Mapping
 
 from vctl.core.jobs import RunningJob
 from vctl.core.ledger import Ledger
-from vctl.core.resources import Allocation, Amounts, add, total
+from vctl.core.limits import by_day
+from vctl.core.resources import GPU, Allocation, Amounts, add, total
 
+MOST_DAYS = 40
+"""The days of which GPU time is remembered: a period has at most 31."""
 Held = tuple[object, tuple[tuple[str, Allocation], ...], dict[str, int]]
 """(State for which the rest is valid, (virtual node, allocation) pairs of a job, their sum)."""
 
@@ -27,6 +30,8 @@ class Running:
         self._versions: dict[str, int] = {}
         self.changes = 0
         """The number of changes of running jobs."""
+        self.spent: dict[tuple[str, str], dict[int, int]] = {}
+        """Cluster, user -> the GPU time of the jobs that are over, by day; kept where periods have limits."""
         self.leavings = 0
         """The number of times that a job began to leave, or had left."""
         self._ends: dict[tuple[str, int], int] = {}
@@ -58,6 +63,17 @@ class Running:
             key = (job.parent_id, job.priority)
             self._ends[key] = self._ends.get(key, 0) + 1
         self.take_back(job_id)
+
+    def end(self, job_id: int, at_ns: int) -> None:
+        """Remove a job that ended or waits again, and note its GPU time."""
+        job = self.jobs.get(job_id)
+        if job is not None and (gpus := job.held.get(GPU)):
+            spent = self.spent.setdefault((job.parent_id, job.user), {})
+            for day, amount in by_day(gpus, job.started_at_ns, at_ns):
+                spent[day] = spent.get(day, 0) + amount
+            for day in sorted(spent)[:-MOST_DAYS]:
+                del spent[day]
+        self.drop(job_id)
 
     def take_back(self, job_id: int) -> None:
         """Remove a job that was only tried."""

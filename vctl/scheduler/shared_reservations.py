@@ -30,6 +30,7 @@ from vctl.scheduler.availability import (
     idle_parts,
 )
 from vctl.scheduler.backfill import reserve
+from vctl.scheduler.bookings import booked, returned_by
 from vctl.scheduler.disciplines import RESERVE, ReservationTable
 from vctl.scheduler.elasticity import level_above, within_limits
 from vctl.scheduler.queueing import Queue
@@ -105,6 +106,8 @@ class SharedReservations:
         self._outdated: list[tuple[PendingJob, Shared]] = []
         """Those in fair clusters that are to be found again."""
         self._reserved: dict[int, Shared] = {}
+        self._booked = booked(ledger)
+        """The bookings that have not begun. No round changes them."""
         self._fresh: set[int] = set()
         """The jobs that got their reservation in this round."""
         self._availability: dict[tuple[str, frozenset[str]], Availability] = {}
@@ -135,14 +138,14 @@ class SharedReservations:
 
     def _all(self) -> list[Shared]:
         if not self._fair:
-            return list(self._reserved.values())
+            return [*self._booked, *self._reserved.values()]
         fair = [shared for siblings in self._fair.values() for shared in siblings.values()]
-        return [*fair, *self._reserved.values()]
+        return [*self._booked, *fair, *self._reserved.values()]
 
     def binding(self, job: PendingJob) -> list[Shared]:
         """The reservations that a job must leave alone when it starts now."""
         self._find_again_below(job.parent_id)
-        if not (self._fair or self._reserved):
+        if not (self._fair or self._reserved or self._booked):
             return []
         shareds, mine = self._all(), self.of(job)
         end_ns = None if job.time_limit_ns is None else self.now_ns + job.time_limit_ns
@@ -152,9 +155,16 @@ class SharedReservations:
             for shared in shareds
             if shared.reservation.job_id != job.job_id
             and shared.scope in above
-            and shared.reservation.binds(end_ns)
+            and self._binds(shared, job, end_ns)
             and not (mine is not None and shared.waits_for(mine))
         ]
+
+    def _binds(self, shared: Shared, job: PendingJob, end_ns: int | None) -> bool:
+        """Whether a job would be in the way of a reservation. No cluster grows over the place of a booking."""
+        if shared.reservation.is_booking and shared.level != job.parent_id:
+            above = self._upward(job.parent_id)
+            return above.index(shared.level) <= above.index(level_above(self.ledger, job.parent_id))
+        return shared.reservation.binds(end_ns)
 
     @contextmanager
     def hidden(self, binding: Sequence[Shared]) -> Iterator[None]:
@@ -164,7 +174,12 @@ class SharedReservations:
         """
         charged: list[str] = []
         with ExitStack() as stack:
+            if names := [one.reservation.submission_id for one in binding if one.reservation.is_booking]:
+                returned_on = returned_by(self.ledger, self.running, self.now_ns)
+                stack.enter_context(self.ledger.bookings_in_force(names, returned_on))
             for shared in binding:
+                if shared.reservation.is_booking:
+                    continue
                 view = View(
                     self.ledger, shared.level, [shared.reservation], self._profile(shared.level, shared.own)
                 )

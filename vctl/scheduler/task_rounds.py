@@ -17,9 +17,13 @@ from vctl.core.ledger import Ledger
 from vctl.core.tasks import PendingTask
 from vctl.core.wording import amounts_text, cluster_text, counted
 from vctl.scheduler.elasticity import Grow, level_above, revert_growth, suppliers
+from vctl.scheduler.explain.refusal import Refusal
+from vctl.scheduler.explain.words import verdict_on_limit
 from vctl.scheduler.gang_growth import grow
+from vctl.scheduler.limits import LimitUse, use_of
 from vctl.scheduler.plan import TaskStart, TaskWait
 from vctl.scheduler.recall import has_loosened, is_loose
+from vctl.scheduler.running import Running
 from vctl.scheduler.task_queue import SchedulingClass, TaskQueue, TaskVerdict, kind_of, note_turn, shape_of
 from vctl.scheduler.tasking import (
     Circumstances,
@@ -43,8 +47,12 @@ NOBODY: Mapping[str, Set[str]] = {}
 class TaskRound:
     """One round over the tasks of all clusters. Its starts stay in the ledger; the caller reverts them."""
 
-    def __init__(self, ledger: Ledger, limit: int) -> None:
+    def __init__(
+        self, ledger: Ledger, limit: int, running: Running | None = None, use: LimitUse | None = None
+    ) -> None:
         self.ledger = ledger
+        self.running = running or Running()
+        self.use = use or use_of(ledger, self.running, 0)
         self.limit = limit
         self.starts: list[TaskStart] = []
         self.waits: list[TaskWait] = []
@@ -97,6 +105,10 @@ class _Visit:
             self.ledger, level_above(self.ledger, queue.cluster_id), grown
         ):
             queue.forget_verdicts()
+        elif self.ledger.limits and self.ledger.clusters[queue.cluster_id].spec.flexible:
+            queue.forget_verdicts()  # a limit may keep it from growing, and that may be over
+        self.refusals: dict[SchedulingClass, Refusal] = {}
+        """The sub-queues for whose first task the cluster would exceed a limit."""
         self.tight: dict[SchedulingClass, None] = {}
         """The sub-queues whose first task found no place without idle loans; each once, as they may be judged twice."""
         self.load: dict[str, dict[str, int]] = dict(queue.load)
@@ -169,7 +181,7 @@ class _Visit:
         target, growth = settled(self.ledger, task), list[Grow]()
         vnode = choose(self.ledger, target, self._now())
         if vnode is None:
-            vnode, growth = self._grow_for(target)
+            vnode, growth = self._grow_for(target, shape)
         if vnode is not None:
             self._start(task, vnode, growth)
             return True
@@ -184,7 +196,7 @@ class _Visit:
             return True
         return self._put_off(shape, target)
 
-    def _grow_for(self, task: PendingTask) -> tuple[VNode | None, list[Grow]]:
+    def _grow_for(self, task: PendingTask, shape: SchedulingClass) -> tuple[VNode | None, list[Grow]]:
         """Let the cluster grow so that a task fits; returns its virtual node and the steps.
 
         (None, []): growth does not help, and the ledger stays as it was.
@@ -197,6 +209,9 @@ class _Visit:
             loose=self.round.loose,
         )  # fmt: skip
         vnode = choose(self.ledger, task, self._now()) if growth else None
+        job = self.round.running.jobs.get(task.job_id)
+        if vnode is not None and job is not None and (refusal := self.round.use.grow(job, growth or [])):
+            self.refusals[shape], vnode = refusal, None
         if vnode is None:
             for step in reversed(growth or []):
                 revert_growth(self.ledger, step)
@@ -227,8 +242,15 @@ class _Visit:
         if not self.round.loose:
             self.tight[shape] = None
         elif not self._is_put_off():
-            self.queue.block(shape, verdict_on(self.ledger, task))
+            self.queue.block(shape, self._verdict(shape, task))
         return False
+
+    def _verdict(self, shape: SchedulingClass, task: PendingTask) -> TaskVerdict:
+        refusal, job = self.refusals.get(shape), self.round.running.jobs.get(task.job_id)
+        if refusal is None or job is None:
+            return verdict_on(self.ledger, task)
+        limit = verdict_on_limit(refusal, job.parent_id, job.user)
+        return TaskVerdict(f"needs {amounts_text(task.request)} on one virtual node; {limit}")
 
     def _is_put_off(self) -> bool:
         """Whether closed nodes were left out, which take tasks in the next round; sets ``deferred`` then."""

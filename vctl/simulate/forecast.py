@@ -28,13 +28,14 @@ from functools import cached_property
 from heapq import heappush
 
 from vctl.core import jobs as jb
-from vctl.core.clusters import PRIMARY
-from vctl.core.jobs import PendingJob
+from vctl.core.clusters import BOOKED, PRIMARY
+from vctl.core.jobs import PendingJob, RunningJob
 from vctl.core.ledger import Ledger
+from vctl.core.limits import USER
 from vctl.core.nodes import ALIVE, Node
 from vctl.core.queue_policy import STRICT
 from vctl.core.values import field, replace, value
-from vctl.core.wording import cluster_text, listed, timestamp
+from vctl.core.wording import cluster_text, listed, opens_at, timestamp
 from vctl.engine.rules.leases import expired
 from vctl.engine.rules.revocation import revoked
 from vctl.engine.settings import LeaseTerms, TurnMemo
@@ -337,7 +338,14 @@ class _Future(Player):
         awaited = {name for _, name in self.backlog.awaits.get(job.job_id, ())} | {job.array_id}
         node_ids = nodes_of(start)
         near = [one for one in self._ended if {one.job.submission_id, one.job.array_id} & (awaited - {None})]
-        near = near or [one for one in self._ended if one.node_ids & node_ids] or self._ended
+        cluster = self.ledger.clusters.get(job.parent_id)
+        booking = None if cluster is None else cluster.booking
+        if booking is not None and booking.begin_ns == self.now_ns:
+            return f"when the booking of {cluster_text(job.parent_id)} begins at {timestamp(self.now_ns)}"
+        near = near or [one for one in self._ended if one.node_ids & node_ids]
+        if self.closed and not near:
+            return f"when the booking of {cluster_text(self.closed[0])} ends at {timestamp(self.now_ns)}"
+        near = near or self._ended
         if near:
             first, others = near[0], len(near) - 1
             also = f", as {'does' if others == 1 else 'do'} {others} more" if others else ""
@@ -406,6 +414,8 @@ class _Future(Player):
             of_array = [one for one in self._holders.values() if self._array_of(one) == job.array_id]
             return _endless(sorted(one.submission_id for one in of_array)) or "its array has no free place"
         cluster = self.ledger.clusters.get(job.parent_id)
+        if cluster is not None and cluster.state == BOOKED and cluster.booking is not None:
+            return opens_at(job.parent_id, cluster.booking.begin_ns)
         if cluster is None or not cluster.starts_jobs:
             return f"{cluster_text(job.parent_id)} admits no jobs"
         return self._why_refused(job, seen)
@@ -481,7 +491,7 @@ class _Future(Player):
             runs = [
                 one.submission_id
                 for one in self._holders.values()
-                if one.row and one.row.parent_id == job.parent_id
+                if one.row is not None and self._counts_beside(job, one.row)
             ]
             return _endless(runs) or message
         if queue is not None:
@@ -489,6 +499,14 @@ class _Future(Player):
             if first is not None and order_key(first, queue.policy) < order_key(job, queue.policy):
                 return f"{first.submission_id} is ahead of it: {self._why_unknown(first, seen)}"
         return message or "the rules of its queue do not let it start"
+
+    def _counts_beside(self, job: PendingJob, other: RunningJob) -> bool:
+        """Whether another job counts, too, where a limit keeps a job back: in its queue, for its user or a cluster."""
+        above = [PRIMARY, *(one.cluster_id for one in self.ledger.upward(other.parent_id))]
+        return other.parent_id == job.parent_id or any(
+            other.user == job.user if limit.subject == USER else limit.name in above
+            for limit in self.ledger.limits
+        )
 
     def _order(self, queue: Queue) -> list[PendingJob]:
         """The jobs that are left in a queue at the end, in its order."""

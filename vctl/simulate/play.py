@@ -11,12 +11,14 @@ from heapq import heappop, heappush
 from itertools import chain, count
 
 from vctl.core import jobs as jb
+from vctl.core.clusters import ACTIVE, BOOKED, REMOVING
 from vctl.core.jobs import PendingJob, RunningJob
 from vctl.core.ledger import Ledger
 from vctl.core.queue_policy import REQUEUE
 from vctl.core.resources import Amounts
 from vctl.core.values import field, replace, value
 from vctl.engine.rules.leases import granted, granted_to_gang, loans_of
+from vctl.scheduler.bookings import free_place
 from vctl.scheduler.cycle import MOST_STARTS, decide
 from vctl.scheduler.elasticity import apply_growth
 from vctl.scheduler.explain.trial import RunningHolder, stop
@@ -74,6 +76,8 @@ class Player:
         self._ends: list[tuple[int, int, int]] = []
         """A heap of (end, job id, number of the attempt)."""
         self._begins: list[int] = []
+        self.closed: list[str] = []
+        """The booked clusters that were closed at the last moment."""
         self._holders: dict[int, RunningHolder] = {}
 
     # ---- events ----
@@ -87,7 +91,8 @@ class Player:
             played.message = f"The virtual cluster {job.parent_id} does not exist."
             return
         queue = self.queues.setdefault(job.parent_id, Queue(job.parent_id))
-        if (never := queue.feasibility.why_never(self.ledger, job)) is not None:
+        is_open = self.ledger.clusters[job.parent_id].state != BOOKED
+        if is_open and (never := queue.feasibility.why_never(self.ledger, job)) is not None:
             played.reason, played.message = jb.INFEASIBLE, never
             return
         queue.put(job)
@@ -100,7 +105,7 @@ class Player:
         stop(self.ledger, holder)
         if holder.cluster_id is not None:
             take_back(self.ledger)
-        self.running.drop(job_id)
+        self.running.end(job_id, self.now_ns)
 
     def round(self) -> list[Start]:
         """Run rounds as long as the scheduler would go on at once; returns the starts."""
@@ -180,7 +185,7 @@ class Player:
             self.ledger.put_lease(change.lease)
         self._unmark(self.queues[job.parent_id], job.job_id)
         self.queues[job.parent_id].drop(job.job_id)
-        row = RunningJob.begun(job, start.cluster_id, start.run_id, self.now_ns)
+        row = RunningJob.begun(job, start.cluster_id, start.run_id, self.now_ns, held=start.held)
         self.running.put(row)
         limit_ns, lasts_ns = job.time_limit_ns, played.arrival.runs_ns
         if limit_ns is not None and limit_ns < lasts_ns:
@@ -235,6 +240,56 @@ class Player:
                 self.end(job_id)
         while self._begins and self._begins[0] <= moment:
             heappop(self._begins)
+        self.closed.clear()
+        if self.ledger.timed:
+            self._close_bookings()
+            self._open_bookings()
+
+    def _close_bookings(self) -> None:
+        """Close the booked clusters whose end has come, with the jobs in them."""
+        for cluster_id in sorted(self.ledger.timed):
+            booking = self.ledger.clusters[cluster_id].booking
+            if booking is None or booking.end_ns > self.now_ns:
+                continue
+            below = [cluster_id, *self.ledger.below(cluster_id)]
+            for one in below:
+                for job_id in self._holders.keys() & self.running.of_parent.get(one, {}).keys():
+                    self.end(job_id)
+                    self.jobs[job_id].cut, self.jobs[job_id].end_ns = True, self.now_ns
+                if (queue := self.queues.pop(one, None)) is not None:
+                    for job in queue.jobs.values():
+                        played = self.jobs[job.job_id]
+                        played.reason, played.message = (
+                            jb.BOOKING_ENDED,
+                            "the booking of its cluster has ended",
+                        )
+            self.ledger.put_cluster(replace(self.ledger.clusters[cluster_id], state=REMOVING))
+            for one in reversed(below):
+                if one in self.ledger.clusters and self._is_unused(one):
+                    self.ledger.remove_cluster(one)
+            self.closed.append(cluster_id)
+
+    def _is_unused(self, cluster_id: str) -> bool:
+        """Whether nothing is in a cluster, nor in its virtual nodes."""
+        ledger = self.ledger
+        vnode_ids = ledger.members.get(cluster_id, ())
+        return not ledger.subclusters.get(cluster_id) and all(
+            ledger.capacities[vnode_id].is_untouched() and vnode_id not in ledger.homes
+            for vnode_id in vnode_ids
+        )
+
+    def _open_bookings(self) -> None:
+        """Open the booked clusters whose begin has come and whose place is free."""
+        booked = self.ledger.booked
+        for cluster in (
+            [] if booked is None else sorted(booked.clusters.values(), key=lambda one: one.cluster_id)
+        ):
+            booking = cluster.booking
+            if booking is None or booking.begin_ns > self.now_ns:
+                continue
+            if (vnodes := free_place(self.ledger, cluster, booking)) is not None:
+                self.ledger.put_cluster(replace(cluster, state=ACTIVE))
+                self.ledger.assign_all(vnodes)
 
     def _next(self, ordered: Sequence[Arrival], coming: int) -> int | None:
         moments = [self._ends[0][0]] if self._ends else []
@@ -242,6 +297,9 @@ class Player:
             moments.append(ordered[coming].job.submitted_at_ns)
         if self._begins:
             moments.append(self._begins[0])
+        for cluster_id in self.ledger.timed:
+            if (booking := self.ledger.clusters[cluster_id].booking) is not None:
+                moments += [at for at in (booking.begin_ns, booking.end_ns) if at > self.now_ns]
         for queue in self.queues.values():
             if queue.again_ns is not None and queue.again_ns > self.now_ns:
                 moments.append(queue.again_ns)
@@ -258,5 +316,11 @@ class Player:
     def _why(self, queue: Queue, job: PendingJob) -> tuple[str, str]:
         if job.held:
             return "Held", "held"
-        by_user = self.waits.get((queue.parent_id, f"{job.shape};user={job.user}"))
-        return by_user or self.waits.get((queue.parent_id, job.shape), ("PendingEvaluation", ""))
+        keys = f"{job.shape};user={job.user}", job.shape
+        told = next(
+            (self.waits[queue.parent_id, key] for key in keys if (queue.parent_id, key) in self.waits), None
+        )
+        # what the last round before the beginning has told is not told again
+        return told or next(
+            (queue.reported[key] for key in keys if key in queue.reported), ("PendingEvaluation", "")
+        )

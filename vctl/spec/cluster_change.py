@@ -52,6 +52,17 @@ def _people(name: str) -> Callable[[Reading, Sequence[str]], object]:
     return lambda _, given: parse_people(given, param(name))
 
 
+def _user_template(reading: Reading, document: object) -> tuple[ClusterSpec, ...]:
+    """The spec of the clusters of users; empty for none."""
+    from vctl.spec.cluster_spec import parse_cluster_spec
+
+    given = document_of(document)
+    if given == {}:
+        return ()
+    path = param("user_template")
+    return (parse_cluster_spec(given, units=reading.units, camel_case=True, logical=True, path=path),)
+
+
 @value(frozen=True, slots=True, kw_only=True)
 class ClusterChange:
     """The wanted state of a cluster; None leaves a field as it is.
@@ -124,6 +135,19 @@ class ClusterChange:
                 Opt(
                     "--private", metavar="tmp,pids|none", reads="words", complete="private",
                     help="What each job in it has for itself at least, as `vctl job submit --private`.",
+                ),
+            ],
+        ),
+    ] = None  # fmt: skip
+    user_template: Annotated[
+        tuple[ClusterSpec, ...] | None,
+        Made(
+            _user_template,
+            user_template=Annotated[
+                Mapping[str, Any] | Written | None,
+                Opt(
+                    "--user-template", metavar="JSON|@FILE|-", reads="cluster spec",
+                    help="Give each user who submits to it a cluster in it, with this spec; {} for no template.",
                 ),
             ],
         ),

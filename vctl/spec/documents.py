@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, TypedDict
+from typing import Any, NotRequired, TypedDict
 
 Amounts = dict[str, float]
 
@@ -99,6 +99,8 @@ class Pruned(TypedDict):
     jobs: list[str]
     events: int
     files: list[str]
+    clusters: list[str]
+    """Clusters that were made for users, of which no job is left."""
     dry_run: bool
 
 
@@ -176,12 +178,16 @@ class ClusterAccess(TypedDict):
 
 
 class ClusterSettings(ClusterAccess):
-    """The settings of a virtual cluster, and the message of the user who stopped it."""
+    """The settings of a virtual cluster, the message of who stopped it, and the time for which it is booked."""
 
     message: str | None
+    begin_at: str | None
+    end_at: str | None
     borrow_limit: Amounts | None
     lending_limit: Amounts
     private: list[str]
+    user_template: Mapping[str, Any] | None
+    of_user: str | None
     queue: Mapping[str, Any]
 
 
@@ -272,7 +278,8 @@ class GpuHolder(TypedDict):
 
 
 class GpuProcess(TypedDict):
-    """A process on a device. ``kind``: job; left (of a run that is over); foreign (nobody booked it); ignored.
+    """A process on a device. ``kind``: job; left (of a run that is over); foreign (nobody booked it); ignored; unseen
+    (of another PID namespace, on a device that is booked).
 
     ``memory``: its bytes there, null where the driver does not say. ``command``: null where it may not be shown.
     """
@@ -290,7 +297,8 @@ class GpuForm(TypedDict):
     """A device: who has booked it, and what is measured there. ``booked``: the share in use by jobs, of 1.
 
     ``state``: FREE, BOOKED, FOREIGN (processes that nobody booked), AVOIDED (for these it takes no new job) or FENCED
-    (processes that a run left behind). ``measured``: nvml, recorded (figures of a file) or null, without figures.
+    (processes that a run left behind). ``idle_since``: it is booked, and nobody has used it since. ``measured``: nvml,
+    recorded (figures of a file) or null, without figures.
     """
 
     gpu_id: str
@@ -302,6 +310,7 @@ class GpuForm(TypedDict):
     booked: float
     cluster_id: str | None
     holders: list[GpuHolder]
+    idle_since: str | None
     utilization: int | None
     memory_used: int | None
     memory_total: int | None
@@ -326,6 +335,23 @@ class NodeOfCluster(TypedDict):
     ParentNodeID: str | None
     Kind: str
     State: str
+
+
+class TokenForm(TypedDict):
+    """A token of a user of a shared service, without its secret."""
+
+    token_id: int
+    name: str | None
+    user: str
+    created_at: str
+    ends_at: str
+
+
+class LoginForm(TokenForm):
+    """A new token. ``token`` is shown this once; ``link`` carries it to the page of a server on this machine."""
+
+    token: str
+    link: str
 
 
 class VNodeForm(TypedDict):
@@ -373,6 +399,33 @@ class LimitForm(TypedDict):
     used: float | None
     set_by: str
     set_at: str
+
+
+class ReportForm(TypedDict):
+    """What a user, a cluster or a job held in a time, from the start to the end of each attempt.
+
+    ``lost_…``: by attempts that failed, were preempted, or were tried again. Waits are those of jobs that first
+    started in the time, from their submission.
+    """
+
+    user: str | None
+    cluster_id: str | None
+    submission_id: str | None
+    attempts: int
+    cpu_hours: float
+    gpu_hours: float
+    memory_gib_hours: float
+    lost_cpu_hours: float
+    lost_gpu_hours: float
+    lost_memory_gib_hours: float
+    succeeded: int
+    failed: int
+    stopped: int
+    running: int
+    started: int
+    wait_mean_s: float | None
+    wait_median_s: float | None
+    wait_longest_s: float | None
 
 
 class DemandForm(TypedDict):
@@ -425,7 +478,10 @@ class Summary(TypedDict):
 
 
 class SchedulerForm(TypedDict):
-    """Whether a scheduler is running, its last heartbeat, and the cost of its last round."""
+    """Whether a scheduler is running, its last heartbeat, and the cost of its last round.
+
+    Of a shared service also its address, and the user as whom it knows the caller.
+    """
 
     running: bool
     starting: bool
@@ -434,6 +490,8 @@ class SchedulerForm(TypedDict):
     rounds: int
     pid: int | None
     kind: str | None
+    service: NotRequired[str]
+    user: NotRequired[str]
 
 
 class CurrentCluster(TypedDict):

@@ -12,7 +12,7 @@ from vctl import spec
 from vctl.core.clusters import ClusterSpec, FixedNode, Group
 from vctl.core.resources import CPU, DEFAULT_UNITS, GPU, MEMORY, SCALE, Amounts
 from vctl.core.values import field, value
-from vctl.errors import param
+from vctl.errors import BadSpec, param
 from vctl.spec.fields import child, did_you_mean, refuse, show
 from vctl.spec.ids import check_submission_id, resolve_cluster_id
 from vctl.spec.launch import MAX_RETRIES, check_command, check_environment, check_name
@@ -498,6 +498,18 @@ def shortcut_spec(
         groups=(Group((FixedNode(resources),) * count, "STRICT_SPREAD" if count > 1 else "PACK"),),
         flexible=False,
     )
+
+
+def booked_spec(
+    num_cpus: object, num_gpus: object, memory: object, others: Amounts, nodes: int, units: Iterable[str]
+) -> ClusterSpec:
+    """The spec of a cluster that is booked: equal virtual nodes, each on a machine of its own."""
+    amounts = {**others, **_sizes("", num_cpus, num_gpus, memory, frozenset(units))}
+    if not any(amounts.values()):
+        names = f"{param('num_gpus')}, {param('num_cpus')}, {param('memory')} or {param('resources')}"
+        raise BadSpec("nothing to book", fix=f"give {names}")
+    group = Group((FixedNode(amounts),) * nodes, "STRICT_SPREAD" if nodes > 1 else "PACK")
+    return ClusterSpec(groups=(group,), flexible=False)
 
 
 _SHORTCUTS = ("num_cpus", "num_gpus", "memory", "nodes")

@@ -241,7 +241,7 @@ def parse_since(text: str, now: float, path: str = "--since") -> float:
 
 
 def parse_begin(text: str, now: float, path: str = "--begin") -> float:
-    """The earliest start of a job in epoch seconds: ``now+1h``, ``1h``, the next ``16:00``, or ISO 8601.
+    """A time to come in epoch seconds: ``now+1h``, ``1h``, ``in 1h``, the next ``16:00``, or ISO 8601.
 
     Times are local unless they name a time zone.
     """
@@ -249,7 +249,7 @@ def parse_begin(text: str, now: float, path: str = "--begin") -> float:
     word = text.strip()
     if word == "now":
         return now
-    later = word.removeprefix("now").removeprefix("+")
+    later = word.removeprefix("now").removeprefix("in ").strip().removeprefix("+")
     if re.match(_DATE, word) or later[:1].isalpha():
         return _moment(text, path, fix)
     if _is_time_of_day(word):

@@ -226,6 +226,13 @@ class QueueLines(TypedDict):
     head: list[WaitingLine]
 
 
+class GpuTrouble(TypedDict):
+    """Why a device takes no new job, or who uses it without having booked it."""
+
+    gpu_id: str
+    message: str
+
+
 class Status(TypedDict):
     """The running jobs, the waiting jobs and the free resources."""
 
@@ -236,6 +243,7 @@ class Status(TypedDict):
     running_jobs: list[RunningLine]
     queue: QueueLines
     recent_failures: list[FailedLine]
+    devices: list[GpuTrouble]
     scheduler: SchedulerForm
 
 

@@ -31,6 +31,14 @@ MAX_ITEMS = 1_000_000
 """The most values of a document: with aliases, a small YAML file can be a huge document."""
 
 
+class NotReadHere(BaseException):
+    """A file that only the process of the caller may read."""
+
+
+read_here = True
+"""Whether files are read here: not in a service, where whoever names them is somebody else."""
+
+
 def read_document(ref: str, what: str, path: str, amounts: str = "{}") -> object:
     """Read the JSON (or YAML) that an option names; every failure is a BadSpec that starts with ``path``.
 
@@ -102,6 +110,8 @@ def _parse_line(line: bytes, what: str) -> object:
 
 def _content(name: str | None, path: str, limit: int) -> bytes:
     """The bytes of a file, or of standard input (None)."""
+    if not read_here:
+        raise NotReadHere
     shown = name or "standard input"
     try:
         with nullcontext(sys.stdin.buffer) if name is None else open(name, "rb") as file:

@@ -24,6 +24,7 @@ from vctl.spec.queue_settings import parse_queue, queue_document
 CLUSTERS = "clusters"
 ID, PARENT, DIVISIBLE, REPLICAS, SPEC = "id", "parent", "divisible", "replica_sets", "spec"
 BORROW, LENDING, PRIVATE, QUEUE, CHILDREN = "borrow_limit", "lending_limit", "private", "queue", "children"
+USER_TEMPLATE = "user_template"
 SUBMITTERS, ADMINS, PRIVATE_QUEUE = "submitters", "admins", "private_queue"
 FIELDS = (
     ID,
@@ -34,6 +35,7 @@ FIELDS = (
     BORROW,
     LENDING,
     PRIVATE,
+    USER_TEMPLATE,
     QUEUE,
     SUBMITTERS,
     ADMINS,
@@ -58,6 +60,7 @@ class TreeCluster:
     queue: QueuePolicy = DEFAULT
     private: tuple[str, ...] = ()
     access: Access = Access()
+    user_template: ClusterSpec | None = None
 
 
 class _Reader:
@@ -92,6 +95,7 @@ class _Reader:
             replace(DEFAULT, **parse_queue(with_present_order(given.get(QUEUE, {})), child(path, QUEUE))),  # type: ignore[arg-type]
             _private(given, path),
             _access(given, path),
+            self._user_template(given, path),
         )
         if CHILDREN in given:
             self.level(given[CHILDREN], child(path, CHILDREN), cluster)
@@ -106,6 +110,14 @@ class _Reader:
             )
         counts = parse_replica_sets(given.get(REPLICAS, {}), child(path, REPLICAS))
         return ClusterSpec(flexible=False, replica_sets=counts)
+
+    def _user_template(self, given: Mapping[str, object], path: str) -> ClusterSpec | None:
+        if not given.get(USER_TEMPLATE):
+            return None
+        return parse_cluster_spec(
+            given[USER_TEMPLATE], units=self.units, camel_case=self.camel_case, logical=True,
+            path=child(path, USER_TEMPLATE),
+        )  # fmt: skip
 
     def _limit(self, given: Mapping[str, object], name: str, path: str) -> Amounts:
         return parse_resources(given[name], child(path, name), self.units) if name in given else {}
@@ -211,6 +223,8 @@ def cluster_document(cluster: TreeCluster) -> dict[str, object]:
         document[LENDING] = resources_document(cluster.lending_limit)
     if cluster.private:
         document[PRIVATE] = list(cluster.private)
+    if cluster.user_template is not None:
+        document[USER_TEMPLATE] = spec_to_document(cluster.user_template)
     if cluster.queue != DEFAULT:
         usual = queue_document(DEFAULT)
         settings = queue_document(cluster.queue).items()

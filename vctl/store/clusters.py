@@ -76,6 +76,20 @@ def logical_rows(store: Store) -> list[Row]:
     return store.rows("SELECT * FROM clusters WHERE kind = 'logical' ORDER BY cluster_id")
 
 
+def booked(store: Store) -> list[Row]:
+    """The clusters that are booked and have not opened, by id."""
+    return store.rows("SELECT * FROM clusters WHERE state = 'BOOKED' ORDER BY cluster_id")
+
+
+def booked_on(store: Store, node_id: str) -> list[str]:
+    """The clusters that are booked, have not opened, and get a part of a physical node."""
+    return store.column(
+        "SELECT DISTINCT b.cluster_id FROM clusters b, json_each(b.settings, '$.booking.parts') part"
+        " WHERE b.state = 'BOOKED' AND json_extract(part.value, '$.node') = ? ORDER BY 1",
+        node_id,
+    )
+
+
 def kept(store: Store) -> list[Row]:
     """Clusters of jobs that are over, which exist for something detached in them, by id."""
     return store.rows(
@@ -102,6 +116,17 @@ def node_states(store: Store, cluster_id: str) -> dict[str, str]:
     return store.mapping(
         "SELECT DISTINCT v.node_id, n.state FROM vnodes v JOIN nodes n USING (node_id) WHERE v.cluster_id = ?",
         cluster_id,
+    )
+
+
+def unused_of_users(store: Store, before_ns: int) -> list[str]:
+    """The clusters that were made for users before a moment, and in which no job and no cluster is, by id."""
+    return store.column(
+        "SELECT cluster_id FROM clusters c WHERE settings LIKE ? AND created_at < ? AND NOT EXISTS"
+        " (SELECT 1 FROM jobs j WHERE j.parent_cluster_id = c.cluster_id) AND NOT EXISTS"
+        " (SELECT 1 FROM clusters b WHERE b.parent_id = c.cluster_id) ORDER BY 1",
+        f'%"{rows.OF_USER}"%',
+        before_ns,
     )
 
 

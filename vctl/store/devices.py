@@ -5,8 +5,16 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from vctl.core.clusters import JOB, LOGICAL
-from vctl.store.rows import dumps, loads
+from vctl.core.nodes import DEAD, Fence
+from vctl.core.resources import GPU
+from vctl.store.rows import dumps, fences, loads
 from vctl.store.store import Row, Store
+
+REPORTED = "foreign_gpu_processes"
+"""The key in ``meta`` of what a scheduler saw last on the devices of its machine, and reports.
+
+``node_id``; ``pids``: device -> foreign processes; ``idle``: booked device -> since when nobody uses it.
+"""
 
 
 class DevicePart(NamedTuple):
@@ -52,3 +60,17 @@ def jobs(store: Store, job_ids: set[int]) -> dict[int, Row]:
 def runs_on(store: Store, node_id: str) -> list[Row]:
     """The runs of a node that are not over, with their main processes."""
     return store.rows("SELECT run_id, job_id, pid, pid_start, boot_id FROM runs WHERE node_id = ?", node_id)
+
+
+def fenced(store: Store) -> list[tuple[str, Fence]]:
+    """The fences of all nodes that are not dead, by node."""
+    found = store.rows(
+        "SELECT node_id, fences FROM nodes WHERE fences <> '[]' AND state <> ? ORDER BY node_id", DEAD
+    )
+    return [(row["node_id"], fence) for row in found for fence in fences(row["fences"])]
+
+
+def jobs_on(store: Store, node_id: str, number: int) -> list[Row]:
+    """The jobs that have booked a GPU, or a share of it."""
+    held = {part.job_id for part in parts(store, GPU) if (part.node_id, part.number) == (node_id, number)}
+    return list(jobs(store, {job_id for job_id in held if job_id is not None}).values())

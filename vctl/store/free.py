@@ -14,9 +14,9 @@ from vctl.core import labels as lb
 from vctl.core import resources as rs
 from vctl.core.clusters import FLEXIBLE, PRIMARY
 from vctl.core.labels import Labels
-from vctl.core.nodes import ALIVE
+from vctl.core.nodes import ALIVE, fenced
 from vctl.core.resources import FreeCapacity
-from vctl.store.rows import allocation_of, loads
+from vctl.store.rows import allocation_of, fences, loads
 from vctl.store.store import Store
 
 COMMON = (
@@ -26,18 +26,20 @@ COMMON = (
 """The labels of a virtual node without those in which equal ones differ (``labels.OWN``)."""
 _SLOTS = (
     "SELECT group_concat(v.node_id || char(9) || v.vnode_id, char(10)), n.state, v.amounts, v.instances, v.kind,"
-    f" v.whole, n.template_id, n.shrunk, n.amounts, {COMMON}, min(v.labels) FROM vnodes v JOIN nodes n USING (node_id)"
-    " WHERE v.cluster_id = ? GROUP BY 2, 3, 4, 5, 6, 7, 8, 9, 10"
+    f" v.whole, n.template_id, n.shrunk, n.amounts, {COMMON}, n.fences, min(v.labels)"
+    " FROM vnodes v JOIN nodes n USING (node_id) WHERE v.cluster_id = ? GROUP BY 2, 3, 4, 5, 6, 7, 8, 9, 10, 11"
 )
 _NODES = (
     "SELECT group_concat(node_id || char(9) || node_id, char(10)), state, amounts, instances, 'physical', 1,"
-    " template_id, shrunk, amounts, labels, labels FROM nodes GROUP BY 2, 3, 4, 7, 8, 10"
+    " template_id, shrunk, amounts, labels, fences, labels FROM nodes GROUP BY 2, 3, 4, 7, 8, 10, 11"
 )
 _PARTS = (
     "SELECT v.parent_vnode_id, v.amounts, v.instances, v.whole AND c.kind = 'logical' FROM clusters c"
     " JOIN vnodes v USING (cluster_id) WHERE c.parent_id = ?1"
     " UNION ALL SELECT vnode_id, amounts, instances, 0 FROM runs WHERE cluster_id = ?1"
 )
+JOB_MARK = "##"
+"""It is in the id of each cluster of a job, and of each inside one: what they have stays theirs, fenced or not."""
 Held = tuple[str, str]
 """The amounts and the instances of an allocation, as their columns are written."""
 
@@ -77,7 +79,7 @@ class EqualSlots:
     @property
     def template(self) -> str:
         """The template if they are whole nodes, else empty."""
-        _, _, _, kind, whole, template_id, shrunk, of_node, _ = self.static
+        _, _, _, kind, whole, template_id, shrunk, of_node, *_ = self.static
         spans = kind == FLEXIBLE and not shrunk and rs.within(loads(of_node), self.capacity.total.amounts)
         return str(template_id) if whole or spans else ""
 
@@ -113,6 +115,8 @@ def alike(store: Store, cluster_id: str, apart: Collection[str] = ()) -> list[Eq
                 capacity = FreeCapacity(allocation_of(key[1], key[2]))
                 for part in parts:
                     capacity.take_beyond(allocation_of(*part))
+                if key[-1] != "[]" and JOB_MARK not in cluster_id:
+                    capacity.fence(fenced(fences(key[-1])))
                 group = found[which] = EqualSlots(key, labels, parts, capacity, owned=slot_id in owned)
             group.slots.append((node_id, slot_id))
     return list(found.values())

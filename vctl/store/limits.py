@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from vctl.core.clusters import PRIMARY
-from vctl.core.limits import Limit, LimitTable
-from vctl.core.resources import Amounts
+from vctl.core.limits import DAY_US, MONTH, WEEK, Limit, LimitTable, by_day, days_of
+from vctl.core.resources import GPU, Amounts
 from vctl.store import rows as values
 from vctl.store.store import Row, Store
 
@@ -64,3 +64,30 @@ def chain(store: Store, cluster_id: str) -> Sequence[str]:
         cluster_id,
     )
     return above if above[-1] == PRIMARY else [*above, PRIMARY]
+
+
+def spent(store: Store, given: LimitTable | None = None) -> dict[tuple[str, str], dict[int, int]]:
+    """Cluster, user -> the GPU time of jobs that are over, by day of this month and this week.
+
+    ``given``: nothing is read where these limits are of no period.
+    """
+    found: dict[tuple[str, str], dict[int, int]] = {}
+    if given is not None and not given.periods:
+        return found
+    from vctl.store import accounts
+
+    now = store.clock()
+    since = min(days_of(period, now).start for period in (WEEK, MONTH))
+
+    def note(cluster_id: str, user: str, day: int, amount: int) -> None:
+        if day >= since and amount:
+            days = found.setdefault((cluster_id, user), {})
+            days[day] = days.get(day, 0) + amount
+
+    begin = since * DAY_US * 1000
+    for cluster_id, user, resources, began, ended in accounts.ended_since(store, begin):
+        for day, amount in by_day(values.loads(resources or "{}").get(GPU, 0), began, ended):
+            note(cluster_id, user, day, amount)
+    for day, user, cluster_id, resources, held_us in accounts.past(store, since):
+        note(cluster_id, user, day, values.loads(resources).get(GPU, 0) * held_us)
+    return found

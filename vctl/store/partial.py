@@ -26,7 +26,9 @@ from vctl.store.store import Store
 
 _UNDIVIDED = (
     "n.template_id = ? AND n.state = 'ALIVE' AND NOT EXISTS (SELECT 1 FROM vnodes c WHERE c.parent_vnode_id = {slot})"
-    " AND {slot} NOT IN (SELECT vnode_id FROM runs) ORDER BY {rank}{slot} LIMIT ?"
+    " AND {slot} NOT IN (SELECT vnode_id FROM runs) AND {slot} NOT IN (SELECT json_extract(part.value, '$.in')"
+    " FROM clusters b, json_each(b.settings, '$.booking.parts') part WHERE b.state = 'BOOKED')"
+    " ORDER BY {rank}{slot} LIMIT ?"
 )
 _RANK = "(SELECT value FROM json_each(?) WHERE key = n.labels || n.amounts), "
 SELECTS = '"selector":[['
@@ -51,6 +53,7 @@ def load_for_exchange(store: Store, cluster: Cluster, requested: Mapping[str, in
     }
     _load_with_ancestors(store, ledger, slots)
     _load_own(store, ledger, cluster, own)
+    _put_booked(store, ledger)
     return ledger
 
 
@@ -58,8 +61,10 @@ def load_for_pieces(store: Store, cluster: Cluster) -> Ledger | None:
     """A ledger with a cluster, and as much of its parent as further pieces of the cluster may need.
 
     None where only the whole tree decides: the parent can grow, its nodes differ, so that the demand of others counts,
-    several of its virtual nodes lie on one node, or the spec names one by its id.
+    several of its virtual nodes lie on one node, the spec names one by its id, or something is booked.
     """
+    if clusters.booked(store):
+        return None
     parent_id = cluster.parent_id or PRIMARY
     parent = None if parent_id == PRIMARY else clusters.get(store, parent_id)
     if parent is not None and can_grow(rows.cluster(parent)):
@@ -159,6 +164,7 @@ def load_branch(store: Store, top_id: str, spare: int) -> Ledger:
     ):
         run = rows.run(row)
         ledger.charge(run.run_id, run.vnode_id, run.allocation)
+    _put_booked(store, ledger)
     for row in leases.all_rows(store):
         if row["borrower_id"] in ledger.clusters and row["lender_id"] in ledger.clusters:
             ledger.put_lease(rows.lease(row))
@@ -261,6 +267,14 @@ def _put_cluster(store: Store, ledger: Ledger, cluster_id: str) -> None:
         row = clusters.get(store, cluster_id)
         assert row is not None, cluster_id
         ledger.put_cluster(rows.cluster(row))
+
+
+def _put_booked(store: Store, ledger: Ledger) -> None:
+    """Keep the places of bookings on the virtual nodes of the ledger."""
+    for row in clusters.booked(store):
+        cluster = rows.cluster(row)
+        if cluster.parent_id in ledger.clusters and cluster.cluster_id not in ledger.clusters:
+            ledger.put_cluster(cluster)
 
 
 def _list(ids: Iterable[str]) -> str:

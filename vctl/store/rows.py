@@ -9,21 +9,22 @@ from operator import itemgetter
 from typing import Any
 
 from vctl.core import compact
-from vctl.core.clusters import Cluster, ClusterSpec, FixedNode, Group, VNode
+from vctl.core.clusters import BookedPart, Booking, Cluster, ClusterSpec, FixedNode, Group, VNode
 from vctl.core.fitting import fits
 from vctl.core.jobs import PendingJob, Run, RunningJob
 from vctl.core.labels import NODE_ID, Condition
 from vctl.core.leases import Lease
-from vctl.core.nodes import Node
+from vctl.core.nodes import Fence, Node
 from vctl.core.queue_policy import DEFAULT, QueuePolicy, with_present_order
 from vctl.core.resources import Allocation, Amounts
 from vctl.core.tasks import PENDING_ARGS, Task
 
 dumps, loads = compact.dumps, compact.loads
 BORROW, LENDING, STOPPED, QUEUE = "borrow_limit", "lending_limit", "stopped", "queue"
-ACCESS, PRIVATE = "access", "private"
+ACCESS, PRIVATE, BOOKING = "access", "private", "booking"
+USER_TEMPLATE, OF_USER = "user_template", "of_user"
 """The keys of the column ``settings`` of a cluster: limits, why it is stopped, how its queue is served, whose it is,
-what its jobs have for themselves."""
+what its jobs have for themselves, for when it is booked, the template of clusters of users, whose of these it is."""
 PRIMARY_QUEUE, PRIMARY_REVISION, PRIMARY_ACCESS = "primary_queue", "primary_revision", "primary_access"
 """The keys in ``meta`` of the settings of the primary cluster, which has no row of its own."""
 
@@ -148,8 +149,26 @@ def node(row: Row) -> Node:
     """A row of ``nodes``."""
     return Node(
         row["node_id"], row["template_id"], allocation(row), row["hostname"], loads(row["labels"]), row["source"],
-        row["state"], row["boot_id"], bool(row["shrunk"]), row["reason"], row["author"],
+        row["state"], row["boot_id"], bool(row["shrunk"]), row["reason"], row["author"], fences(row["fences"]),
     )  # fmt: skip
+
+
+def fences(text: str) -> tuple[Fence, ...]:
+    """The fences of a node, from their column."""
+    return () if text == "[]" else _fences(text)
+
+
+@lru_cache(256)
+def _fences(text: str) -> tuple[Fence, ...]:
+    return tuple(
+        _checked(Fence(name, number, why, tuple(pids), *others), Fence)
+        for name, number, why, pids, *others in loads(text)
+    )
+
+
+def fences_text(given: Iterable[Fence]) -> str:
+    """The fences of a node as a column value."""
+    return dumps([[f.name, f.number, f.why, list(f.pids), f.owner, f.memory, f.since, f.of] for f in given])
 
 
 def cluster(row: Row) -> Cluster:
@@ -160,7 +179,46 @@ def cluster(row: Row) -> Cluster:
         row["cluster_id"], row["parent_id"], row["kind"], spec(row["spec"]), bool(row["divisible"]), row["revision"],
         row["state"], job, limits.get("borrow_limit"), limits.get("lending_limit", {}),
         queue_policy(limits.get("queue", {})), bool(row["detached"]), tuple(limits.get("private", ())),
+        booking(limits[BOOKING]) if BOOKING in limits else None,
+        spec(limits[USER_TEMPLATE]) if USER_TEMPLATE in limits else None, limits.get(OF_USER, ""),
     )  # fmt: skip
+
+
+def booking(stored: Mapping[str, Any]) -> Booking:
+    """The booking of a cluster, from its settings."""
+    parts = tuple(
+        BookedPart(
+            part["in"], part["node"],
+            Allocation(
+                part["amounts"],
+                {n: {int(i): share for i, share in shares.items()} for n, shares in part["instances"].items()},
+            ),
+            part["whole"],
+        )
+        for part in stored["parts"]
+    )  # fmt: skip
+    return Booking(stored["begin"], stored["end"], parts)
+
+
+def booking_settings(booked: Booking | None) -> dict[str, Any] | None:
+    """A booking as ``booking`` reads it."""
+    if booked is None:
+        return None
+    return {
+        "begin": booked.begin_ns,
+        "end": booked.end_ns,
+        "parts": [
+            {
+                "in": part.parent_vnode_id, "node": part.node_id, "whole": part.whole,
+                "amounts": dict(part.allocation.amounts),
+                "instances": {
+                    name: {str(i): share for i, share in shares.items()}
+                    for name, shares in part.allocation.instances.items()
+                },
+            }
+            for part in booked.parts
+        ],
+    }  # fmt: skip
 
 
 def queue_policy(given: Mapping[str, Any]) -> QueuePolicy:

@@ -295,6 +295,33 @@ LATER: list[tuple[str, str]] = [
             DELETE FROM limits WHERE subject = 'cluster' AND name = old.cluster_id;
         END;""",
     ),  # of users and clusters
+    (
+        "0022_node_fences",
+        "ALTER TABLE nodes ADD COLUMN fences TEXT NOT NULL DEFAULT '[]';",
+    ),  # unit resource -> instance -> why no new work gets it
+    (
+        "0023_tokens",  # of the users of a shared service
+        """
+        CREATE TABLE tokens (
+            token_id INTEGER PRIMARY KEY AUTOINCREMENT, digest TEXT NOT NULL, uid INTEGER NOT NULL, user TEXT NOT NULL,
+            name TEXT NOT NULL, created_at INTEGER NOT NULL, ends_at INTEGER NOT NULL
+        );
+        CREATE INDEX tokens_by_uid ON tokens (uid);
+        """,
+    ),
+    (
+        "0024_accounts",
+        """CREATE TABLE attempts (
+            job_id INTEGER NOT NULL, attempt INTEGER NOT NULL, user TEXT NOT NULL, cluster_id TEXT NOT NULL,
+            outcome TEXT NOT NULL, resources TEXT, started_at INTEGER NOT NULL, ended_at INTEGER NOT NULL,
+            PRIMARY KEY (job_id, attempt)
+        ) WITHOUT ROWID;
+        CREATE TABLE past_use (
+            day INTEGER NOT NULL, user TEXT NOT NULL, cluster_id TEXT NOT NULL, outcome TEXT NOT NULL,
+            resources TEXT NOT NULL, held_us INTEGER NOT NULL,
+            PRIMARY KEY (day, user, cluster_id, outcome, resources)
+        ) WITHOUT ROWID;""",
+    ),  # attempts of jobs that were tried again, and what jobs held that were deleted
 ]
 """Name and script of each migration, in order: the next one is appended here, and ``SCHEMA`` stays."""
 

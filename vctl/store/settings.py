@@ -6,16 +6,19 @@ from typing import TYPE_CHECKING, Any
 
 from vctl.core.clusters import PRIMARY
 from vctl.core.queue_policy import DEFAULT, QueuePolicy
+from vctl.store import observed
 from vctl.store.rows import (
     ACCESS,
     BORROW,
     LENDING,
+    OF_USER,
     PRIMARY_ACCESS,
     PRIMARY_QUEUE,
     PRIMARY_REVISION,
     PRIVATE,
     QUEUE,
     STOPPED,
+    USER_TEMPLATE,
     loads,
     queue_policy,
 )
@@ -24,9 +27,12 @@ from vctl.store.store import Store
 if TYPE_CHECKING:
     from vctl.core.access import Access
 
+SHARED = "shared"
+"""The key in ``meta`` of the mark of a shared state."""
+
 __all__ = [
-    "ACCESS", "BORROW", "LENDING", "PRIVATE", "STOPPED", "access_of", "access_upward", "accesses", "of",
-    "primary_revision", "queue_of", "queues",
+    "ACCESS", "BORROW", "LENDING", "OF_USER", "PRIVATE", "STOPPED", "USER_TEMPLATE", "access_of", "access_upward",
+    "accesses", "is_shared", "note_shared", "of", "primary_revision", "queue_of", "queues",
 ]  # fmt: skip
 
 
@@ -42,6 +48,18 @@ def queue_of(store: Store, cluster_id: str) -> QueuePolicy:
         return queue_policy(store.recall(PRIMARY_QUEUE) or {})
     text = store.value("SELECT settings FROM clusters WHERE cluster_id = ?", cluster_id)
     return queue_policy(of(str(text or "{}")).get(QUEUE, {}))
+
+
+def is_shared(store: Store) -> bool:
+    """Whether this is the state of a service that users share."""
+    return bool(store.recall(SHARED))
+
+
+def note_shared(store: Store) -> None:
+    """Note that it is, once: its HTTP servers must know who asks."""
+    if not is_shared(store):
+        with store.transaction():
+            observed.remember(store, SHARED, value=True)
 
 
 def primary_revision(store: Store) -> int:

@@ -10,6 +10,7 @@ from vctl.cli.commands.objects import listed
 from vctl.cli.common import CHANGES, LISTS, NO_LOCAL_NODE, READS, STATE, InCluster
 from vctl.cli.declare import command, shows
 from vctl.cli.output import Answer, Data, done, single, single_by
+from vctl.core.clusters import ACTIVE
 from vctl.core.gates import HELD
 from vctl.core.jobs import RUNNING
 from vctl.errors import Conflict
@@ -31,6 +32,7 @@ def _changed(cluster: Data, sentence: str) -> Answer:
     "vc create",
     "vctl vc create team-a --divisible --replica-sets '{\"8c16g\": 2}'",
     "vctl vc create team-b --divisible --min CPU=4,memory=8GiB --max CPU=8",
+    """vctl vc create lab --divisible --max CPU=16 --user-template '{"flexible_resource_max": {"CPU": 4}}'""",
     'vctl vc create small --spec \'{"flexible_resource_min": {"CPU": 2}}\' --parent team-a',
     common=(NO_LOCAL_NODE, *CHANGES),
 )
@@ -102,6 +104,18 @@ shows(
     "vctl vc stop team-a", "vctl vc stop team-a --message 'upgrade until noon'", common=CHANGES,
 )  # fmt: skip
 shows(clusters.resume, _admission, "vctl vc resume team-a", common=CHANGES)
+
+
+def _booked(cluster: Data) -> Answer:
+    begins = "open" if cluster["state"] == ACTIVE else f"booked from {cli.words.moment(cluster['begin_at'])}"
+    return _changed(cluster, f"is {begins} until {cli.words.moment(cluster['end_at'])}")
+
+
+shows(
+    clusters.reserve, _booked,
+    "vctl reserve --gpus 2 --cpus 8 --at 14:00 --for 2h --name demo",
+    "vctl reserve --gpus 4 --nodes 2 --at 2030-01-31T08:00 --for 1d -c research", common=(NO_LOCAL_NODE, *CHANGES),
+)  # fmt: skip
 
 MOST_NAMED = 5
 """The most jobs of a kind that a deletion names."""

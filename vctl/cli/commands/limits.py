@@ -22,6 +22,8 @@ NONE = "no limits; `vctl limit set --user ana --running-jobs 4` sets one"
 def _amount(limit: "LimitForm") -> str:
     if limit["of"] == RUNNING_JOBS:
         return f"{limit['limit']:g} running job{'' if limit['limit'] == 1 else 's'}"
+    if limit["per"]:
+        return f"{limit['limit']:g} GPU hours a {limit['per']}"
     return f"{cli.words.amount(limit['of'], limit['limit'])} {limit['of']}"
 
 
@@ -39,7 +41,9 @@ def _answer(items: "Sequence[LimitForm]", sentences: list[str]) -> Answer:
 
 def _cleared(items: "Sequence[LimitForm]") -> Answer:
     return _answer(
-        items, [f"{_whose(one)}: no limit of {one['of']} any more" for one in items] or ["nothing to clear"]
+        items,
+        [f"{_whose(one)}: no limit of {one['of'].replace('_', ' ')} any more" for one in items]
+        or ["nothing to clear"],
     )
 
 
@@ -48,6 +52,7 @@ def _cleared(items: "Sequence[LimitForm]") -> Answer:
     "vctl limit set --user ana --running-jobs 4 --cpus 16",
     "vctl limit set --user '*' --gpus 2",
     "vctl limit set --cluster research --memory 64GiB --gpus none",
+    "vctl limit set --cluster research --gpu-hours 24 --per day",
     common=CHANGES,
 )
 def set_(call: Call, options: Annotated[Given, Together.of(limits.set_limits)]) -> Answer:

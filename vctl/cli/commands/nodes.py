@@ -101,4 +101,8 @@ shows(
     nodes.remove, lambda node: _changed_sentence(node, "removed"), "vctl node remove 8c16g-00", common=CHANGES
 )
 shows(nodes.kill, _changed, "vctl node kill 8c16g-00 --reason 'power supply'", common=CHANGES)
+shows(
+    nodes.ignore, lambda node: _changed_sentence(node, "changed: see `vctl gpus`"), "vctl node ignore box 4242",
+    "vctl node ignore box 4242 --off", common=CHANGES,
+)  # fmt: skip
 shows(nodes.heartbeat, _changed, "vctl node heartbeat 8c16g-00 --timeout 30s", common=CHANGES)

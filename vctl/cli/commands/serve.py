@@ -130,6 +130,8 @@ def path(call: Call) -> Answer:
         "project_file": os.path.join(call.config.cwd, PROJECT_FILE),
         "user_file": os.path.join(base, USER_FILE),
     }
+    if call.config.is_shared:
+        data = {**data, "service": call.config.get("address")}
     return single(
         data, call.home, lambda screen: screen.pairs([(name, str(value)) for name, value in data.items()])
     )

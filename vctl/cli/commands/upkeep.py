@@ -2,15 +2,16 @@
 
 import os
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
-from vctl import cli, ops
+from vctl import cli, operations, ops
 from vctl.cli.call import Call
 from vctl.cli.common import CHANGES, NO_LOCAL_NODE
 from vctl.cli.declare import command, shows
 from vctl.cli.output import Answer, Data, done, single
-from vctl.errors import BadSpec, NotPermitted, Unreachable
+from vctl.errors import BadSpec, Conflict, NotPermitted, Unreachable
 from vctl.operations import upkeep
 from vctl.spec.params import Arg, Given, Opt, Together
 
@@ -114,6 +115,8 @@ def daemon(
         if shared:
             sharing.serve_users(config, words)
         return _installation(words, remove=uninstall_service, dry_run=dry_run)
+    if call.config.is_shared:
+        return _of_service(call, status=status, stop=stop)
     if status:
         return _status(ops.background.status(call.home))
     if stop:
@@ -159,6 +162,36 @@ def _installation(words: "ServiceWords", *, remove: bool, dry_run: bool) -> Answ
         if dry_run
         else installation.done
     )
+    return answer
+
+
+def _of_service(call: Call, *, status: bool, stop: bool) -> Answer:
+    """What the command does where the shared service of this machine has the scheduler of all."""
+    address = call.config.get("address")
+    if stop:
+        raise NotPermitted(
+            f"the scheduler is that of the service at {address}, which serves others, too",
+            fix="as root: systemctl stop vctl, or end what runs `vctl daemon --shared`",
+        )
+    if not status:
+        raise Conflict(
+            f"commands of this machine use the service at {address}, so a scheduler of your own would have no work",
+            fix="use the service; or set VCTL_HOME, for this command and for those that are to work without it",
+        )
+    remote = operations.declare.Remote(lambda: closing(operations.connection.connect(call.config)))
+    form = operations.views.scheduler(remote)
+    running = form["running"]
+    data: Data = {
+        "running": running,
+        "kind": "service" if running else None,
+        "pid": form["pid"] if running else None,
+        "since": None,  # its heartbeat says that it lives, not since when
+    }
+    sentence = (
+        f"scheduler of the service at {address}, pid {form['pid']}" if running else cli.words.no_scheduler()
+    )
+    answer = _sentence(data, sentence)
+    answer.code = 0 if running else Unreachable.exit_code
     return answer
 
 
@@ -213,7 +246,7 @@ def doctor(
 
 def _refuse_remote(call: Call, problem: str) -> None:
     if call.is_remote:
-        raise NotPermitted(problem, fix="run it there, with VCTL_ADDRESS unset")
+        raise NotPermitted(problem, fix=call.config.nearer)
 
 
 @command("backup", "vctl backup state.db", common=CHANGES, lasts=True)
@@ -229,7 +262,7 @@ def backup(call: Call, file: File) -> Answer:
 def restore(call: Call, file: File) -> Answer:
     """Replace the state with a backup; no scheduler may be running."""
     path = Path(os.path.abspath(file))
-    _refuse_remote(call, f"{call.home} is not replaced by {path}: VCTL_ADDRESS names a server")
+    _refuse_remote(call, f"{path} is not restored: the state is at {call.config.get('address')}")
     data = ops.backup.restore(call.home, path)
     before = f"; the state before is kept in {data['kept']}" if data["kept"] else ""
     return done(data, path, f"{call.home} restored from {path}{before}")
@@ -241,7 +274,8 @@ def _pruned(data: "Pruned") -> Answer:
     count = len(data["jobs"])
     verb = "would be deleted" if data["dry_run"] else "deleted"
     files = f" and {counted(len(data['files']), 'file')} moved aside" if data["files"] else ""
-    answer = done(data, "", f"{counted(count, 'job')}{files} {verb}")
+    unused = f" and {counted(len(data['clusters']), 'cluster')} of users" if data["clusters"] else ""
+    answer = done(data, "", f"{counted(count, 'job')}{files}{unused} {verb}")
     answer.names = data["jobs"]
     return answer
 
@@ -254,5 +288,5 @@ def _pruned(data: "Pruned") -> Answer:
     lasts=True,
 )
 def prune(call: Call, options: Annotated[Given, Together.of(upkeep.prune)]) -> Answer:
-    """Delete jobs that ended long ago, and files that vctl moved aside."""
+    """Delete jobs that ended long ago, files that vctl moved aside, and clusters of users without jobs."""
     return _pruned(upkeep.prune(call.backend, **options or {}))

@@ -44,6 +44,7 @@ from vctl.engine.changes.jobs import (
 )
 from vctl.engine.changes.limits import LimitCleared, LimitSet
 from vctl.engine.changes.nodes import (
+    DeviceFenced,
     MachinesAsked,
     MachinesDone,
     MachinesFailed,
@@ -98,7 +99,7 @@ from vctl.engine.changes.tasks import (
 )
 
 OF_CAPACITY = (
-    NodeAdded, NodeMoved, NodeChanged, NodeRemoved,
+    NodeAdded, NodeMoved, NodeChanged, DeviceFenced, NodeRemoved,
     ClusterAdded, ClusterChanged, ClusterMoved, ClusterRemoved, NodeReplaced,
 )  # fmt: skip
 """The changes after which it is judged anew what could ever run."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
-from vctl.core.clusters import ACTIVE, JOB, PRIMARY, REMOVING, STOPPED, Cluster, VNode
+from vctl.core.clusters import JOB, PRIMARY, Cluster, VNode
 from vctl.core.leases import Lease
 from vctl.core.queue_policy import DEFAULT, QueuePolicy
 from vctl.core.values import fields, replace
@@ -16,7 +16,9 @@ if TYPE_CHECKING:
     from vctl.engine.state import SchedulerState
 
 
-_MOVED = {ACTIVE: "cluster.resumed", STOPPED: "cluster.stopped", REMOVING: "cluster.removing"}
+_MOVED = {
+    "open": "cluster.opened", "resume": "cluster.resumed", "stop": "cluster.stopped", "remove": "cluster.removing",
+}  # fmt: skip
 
 
 @change
@@ -28,7 +30,11 @@ class ClusterAdded(Change):
     owner: str | None = None
 
     def public_event(self) -> PublicEvent:
-        return _cluster_event("cluster.created", self.cluster.cluster_id)
+        cluster_id, booking = self.cluster.cluster_id, self.cluster.booking
+        if booking is None:
+            return _cluster_event("cluster.created", cluster_id)
+        data = {"begin_at": timestamp(booking.begin_ns), "end_at": timestamp(booking.end_ns)}
+        return _cluster_event("cluster.booked", cluster_id, data)
 
     def apply(self, state: SchedulerState) -> None:
         state.ledger.put_cluster(self.cluster)
@@ -58,7 +64,10 @@ class ClusterChanged(Change):
 
 @change
 class ClusterMoved(Change):
-    """A cluster was stopped, resumed or marked for removal. ``stopped``: who stopped it, and why."""
+    """A cluster was opened at the begin of its booking, stopped, resumed or marked for removal.
+
+    ``stopped``: who stopped it, and why.
+    """
 
     at: int
     cluster_id: str
@@ -67,7 +76,7 @@ class ClusterMoved(Change):
     stopped: Mapping[str, Any] | None = None
 
     def public_event(self) -> PublicEvent:
-        return _cluster_event(_MOVED[self.state], self.cluster_id, self.stopped or {})
+        return _cluster_event(_MOVED[self.move], self.cluster_id, self.stopped or {})
 
     def apply(self, state: SchedulerState) -> None:
         if (cluster := state.ledger.clusters.get(self.cluster_id)) is not None:

@@ -101,7 +101,7 @@ class JobEnded(Change):
 
     def apply(self, state: SchedulerState) -> None:
         state.dequeue(self.job_id)
-        state.running.drop(self.job_id)
+        state.running.end(self.job_id, self.at)
         state.requests.pop(self.job_id, None)
         state.array_limits.leave(self.array_id, self.job_id)
         state.note_end(self.submission_id, self.array_id)
@@ -117,13 +117,15 @@ class JobRequeued(Change):
     reason: str | None
     message: str | None
     data: Mapping[str, Any]
+    at: int = 0
+    """When the attempt before ended."""
 
     def public_event(self) -> PublicEvent:
         job = self.job
         return PublicEvent("job.requeued", "job", job.submission_id, job.parent_id, job.job_id, self.data)
 
     def apply(self, state: SchedulerState) -> None:
-        state.running.drop(self.job.job_id)
+        state.running.end(self.job.job_id, self.at)
         state.requests.pop(self.job.job_id, None)
         state.put_pending(self.job)
 

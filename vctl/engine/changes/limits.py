@@ -18,11 +18,17 @@ class LimitSet(Change):
     """A user or a cluster has a limit, in place of the one with the same key."""
 
     limit: Limit
+    spent: tuple[tuple[str, str, int, int], ...] = ()
+    """Of the first limit of a period: cluster, user, day, and the GPU time of jobs that are over."""
 
     def public_event(self) -> PublicEvent:
         return _event("limit.set", self.limit)
 
     def apply(self, state: SchedulerState) -> None:
+        if self.limit.period and not state.ledger.limits.periods:
+            state.running.spent = {}
+            for cluster_id, user, day, amount in self.spent:
+                state.running.spent.setdefault((cluster_id, user), {})[day] = amount
         state.ledger.limits = state.ledger.limits.with_(self.limit)
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from vctl.core.nodes import Node, NodeRequest
+from vctl.core.nodes import Fence, Node, NodeRequest
 from vctl.core.values import replace
 from vctl.engine.changes.change import Change, PublicEvent, change
 
@@ -63,6 +63,29 @@ class NodeChanged(Change):
     def apply(self, state: SchedulerState) -> None:
         if self.node.node_id in state.ledger.nodes:
             state.put_node(self.node)
+
+
+@change
+class DeviceFenced(Change):
+    """A fence around an instance of a node began, changed, or ended (``fence`` is None). ``node`` has them all."""
+
+    at: int
+    node: Node
+    name: str
+    number: int
+    fence: Fence | None = None
+
+    def public_event(self) -> PublicEvent:
+        data: dict[str, object] = {"node": self.node.node_id, "resource": self.name, "instance": self.number}
+        if (fence := self.fence) is not None:
+            data |= {"why": fence.why, "pids": list(fence.pids), "user": fence.owner, "memory": fence.memory}
+            data |= {"left_by": fence.of} if fence.of else {}
+        kind = "device.released" if fence is None else "device.fenced"
+        return PublicEvent(kind, "device", f"{self.node.node_id}/{self.number}", None, None, data)
+
+    def apply(self, state: SchedulerState) -> None:
+        if (node := state.ledger.nodes.get(self.node.node_id)) is not None:
+            state.put_node(replace(node, fences=self.node.fences))
 
 
 @change

@@ -69,10 +69,11 @@ def follower(state: SchedulerState, run_id: str, now: int, lease: Callable[[], i
     nodes = [ledger.nodes.get(node_id) for node_id in ahead.nodes]
     is_dead = any(node is None or node.state == DEAD for node in nodes)
     start = None if is_dead or ahead.start.job.parent_id not in ledger.clusters else ahead.start
-    if start is not None and ahead.moves:
-        start = moved(ledger, start)
-    elif start is not None and not has_room(ledger, start, anyway=True):
-        start = None
+    with ledger.bookings_in_force(()):  # its process may run already
+        if start is not None and ahead.moves:
+            start = moved(ledger, start)
+        elif start is not None and not has_room(ledger, start, anyway=True):
+            start = None
     if start is None:
         for after in (ahead, *state.ahead.chain(ahead.run.run_id)):
             yield RunTakenBack(after.run.run_id, after.start.job.job_id)
@@ -101,7 +102,7 @@ def assign(state: SchedulerState, supply: Supply, now: int, limit: int) -> Itera
     """Run -> (that run, the last run that follows it, the job of that one, how many runs follow)."""
     # A supervisor may have two runs here: the rules have not seen the end of the first yet. The latest leads.
     latest = {run.supervisor: run for run_id in started if (run := state.runs.get(run_id)) is not None}
-    use = use_of(state.ledger, state.running)
+    use = use_of(state.ledger, state.running, now)
     for run in latest.values():
         if _leads(state, run) and _keeps_limits(state, use, run):
             last[run.run_id] = run, run.run_id, state.requests[run.job_id], 0
@@ -185,8 +186,8 @@ def _kind(job: PendingJob) -> tuple[str, str, str]:
 def _queues(state: SchedulerState) -> dict[str, Queue]:
     """The queues in which jobs wait, by cluster; none where the end of a run may be for others than the next job.
 
-    So it is with nominations and preemptions, waiting tasks, fair shares, loans that are to come back or are kept
-    back for their lender, and reservations where several queues wait.
+    So it is with bookings, nominations and preemptions, waiting tasks, fair shares, loans that are to come back or are
+    kept back for their lender, and reservations where several queues wait.
     """
     clusters = state.ledger.clusters
     waiting = (queue for queue in state.queues.values() if queue.jobs and queue.parent_id in clusters)
@@ -194,6 +195,8 @@ def _queues(state: SchedulerState) -> dict[str, Queue]:
     if state.nominations or state.preemptions or any(queue.tasks for queue in state.tasks.queues.values()):
         return {}
     leases = state.leases.values()
+    if state.ledger.timed:
+        return {}
     if state.ledger.withheld or any(lease.state == CALLED or lease.expires_at for lease in leases):
         return {}
     if any(len(queue.shapes) > _MAX_CLASSES for queue in queues.values()):
@@ -251,7 +254,7 @@ def _leads(state: SchedulerState, run: Run) -> bool:
         return False  # a loan to the job, or for it, ends with it
     members = state.ledger.slots(run.cluster_id) if cluster.kind == JOB else ()
     nodes = [state.ledger.nodes[node_id] for node_id in {run.node_id, *(vnode.node_id for vnode in members)}]
-    return all(node.schedulable and node.source != RAY for node in nodes)
+    return all(node.schedulable and node.source != RAY and not node.fences for node in nodes)
 
 
 def _keeps_limits(state: SchedulerState, use: LimitUse, run: Run) -> bool:

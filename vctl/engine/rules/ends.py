@@ -236,7 +236,7 @@ def _requeued(state: SchedulerState, job: RunningJob, outcome: Outcome, now: int
         state.requests[job.job_id], begin_at_ns=begin_at, attempt=job.attempt, preemptions=preemptions,
         closed=state.array_limits.is_beyond(job.array_id),
     )  # fmt: skip
-    return JobRequeued(waits, reason, message, data)
+    return JobRequeued(waits, reason, message, data, now)
 
 
 def _job_over(state: SchedulerState, job: RunningJob, outcome: Outcome, now: int) -> Iterator[Change]:

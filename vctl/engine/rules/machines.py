@@ -136,6 +136,7 @@ def unused(state: SchedulerState, kind: str) -> list[Node]:
         and node.state != RELEASING
         and (kind != RAY or node.state == DEAD)  # Ray itself ends idle machines
         and not (ledger.children[node_id] or node_id in ledger.homes or node_id in nominated)
+        and not (ledger.booked is not None and node_id in ledger.booked.on and node.state != DEAD)
     ]
 
 

@@ -20,6 +20,7 @@ CAUSES = {
 """Reason of an end -> its name in ``--retry-on``. After a stop or a time limit there is no retry."""
 _WORDS = {
     jb.STOPPED_BY_USER: "stopped by the user",
+    jb.BOOKING_ENDED: "the booking of its cluster has ended",
     jb.PREEMPTED: "the lender reclaimed the resources that it ran on",
     tk.CANCELLED: "cancelled",
     tk.OWNER_ENDED: "the job or task that started it has ended",
@@ -71,7 +72,7 @@ def judged(job: RunningJob, outcome: Outcome, preemption: Preemption | None) -> 
     """The outcome of a job, adapted if a user stopped it with a message or it was preempted (``preemption``)."""
     if outcome.reason == jb.INSUFFICIENT and job.stop_requested_at is not None:
         outcome = Outcome(jb.STOPPED, jb.STOPPED_BY_USER, jb.EXIT_STOPPED, "stopped by the user")
-    if outcome.reason == jb.STOPPED_BY_USER and job.message is not None:
+    if outcome.reason in (jb.STOPPED_BY_USER, jb.BOOKING_ENDED) and job.message is not None:
         outcome = outcome._replace(message=job.message)
     was_notified = preemption is not None and preemption.told and outcome.reason == jb.NON_ZERO_EXIT
     if outcome.reason != jb.PREEMPTED and not was_notified:

@@ -36,13 +36,15 @@ def starts(state: SchedulerState, plan: Plan, supply: Supply, now: int) -> Itera
     Tasks come first: the growth for a job may begin with what their growth has left.
     """
     came = 0
+    use = use_of(state.ledger, state.running, now)
     for task in plan.task_starts:
-        if state.tasks.is_queued(task.task.task_id) and still_fits(state.ledger, task):
+        if not state.tasks.is_queued(task.task.task_id) or not still_fits(state.ledger, task):
+            continue
+        if (job := state.running.jobs.get(task.task.job_id)) is None or use.grow(job, task.growth) is None:
             yield from _start_task(state, task, supply, now)
             came += 1
-    use = use_of(state.ledger, state.running)
     for start in plan.starts:
-        if _still_waits(state, start) and state.has_room(start) and _is_admitted(state, use, start):
+        if _still_waits(state, start) and state.has_room(start, now) and _is_admitted(state, use, start):
             yield from _start(state, start, supply, now)
             came += 1
             use.add(start.job.parent_id, start.job.user, start.held)

@@ -142,8 +142,11 @@ def _submit(on: Context, body: Submission, submission_id: str, setting: str | No
     python_path: list[str] = []
     archive = None if working_dir is None or request.cwd is not None else working_dir
     if archive is not None or environment.modules or environment.wheels:
+        uid = None if on.store.identity is None else on.store.identity.uid
         unpacked = files.enter_context(
-            packages.unpacked(on.store.home, submission_id, archive, environment.modules, environment.wheels)
+            packages.unpacked(
+                on.store.home, submission_id, uid, archive, environment.modules, environment.wheels
+            )
         )
         wheels = unpacked.wheels
         unpacked_at = str(unpacked.root)
@@ -208,7 +211,8 @@ def list_jobs(request: Request) -> JSONResponse:
     """All jobs, newest first; an array is one entry."""
     with context_of(request) as on:
         forms, _ = jobs.list_jobs.at(on, members=False)
-        envs = table.runtime_envs(on.store)
+        seen = ops.privacy.visible(on.store, (form["job_id"] for form in forms))
+        envs = {number: env for number, env in table.runtime_envs(on.store).items() if number in seen}
     return JSONResponse([_details(form, envs.get(form["job_id"])) for form in forms])
 
 
@@ -217,9 +221,10 @@ def get_job(request: Request, job: JobId) -> JSONResponse:
     """One job."""
     with context_of(request) as on:
         form = _get(on, job)
-        env = table.runtime_envs(on.store, form["job_id"]).get(form["job_id"])
+        seen = ops.privacy.visible(on.store, [form["job_id"]])
+        env = table.runtime_envs(on.store, form["job_id"]).get(form["job_id"]) if seen else None
         details = _details(form, env)
-        if form["state_reason"] == jb.NON_ZERO_EXIT and (tail := _tail(on, job)):
+        if seen and form["state_reason"] == jb.NON_ZERO_EXIT and (tail := _tail(on, job)):
             details["message"] += f", last available logs (truncated to {LAST_CHARACTERS:,} chars):\n{tail}"
     return JSONResponse(details)
 

@@ -11,7 +11,7 @@ from starlette.requests import ClientDisconnect
 
 from vctl.errors import BadSpec, NotFound, VctlError
 from vctl.http.answers import TooLarge
-from vctl.http.context import Server, server_of
+from vctl.http.context import Server, asking, server_of
 from vctl.http.documents import ERRORS
 from vctl.http.guard import UPLOADS
 from vctl.ray.ops import packages
@@ -29,7 +29,7 @@ Package = Annotated[str, Path(description="Name of the archive, with its ending.
 def exists(request: Request, protocol: Protocol, package: Package) -> Response:
     """Whether a package was uploaded: 200 or 404, without a body."""
     _check_protocol(protocol)
-    if not packages.exists(server_of(request).home, package):
+    if not packages.exists(server_of(request).home, package, _uid()):
         raise NotFound(f"Package {protocol}://{package} does not exist", fix="upload it with PUT")
     return Response()
 
@@ -42,7 +42,7 @@ async def upload(request: Request, protocol: Protocol, package: Package) -> Resp
     if length.isdigit() and int(length) > MAX_BYTES:
         raise TooLarge("the package is too large", fix=f"at most {MAX_BYTES >> 20} MiB are accepted")
     try:
-        with packages.upload(server_of(request).home, package) as coming:
+        with packages.upload(server_of(request).home, package, _uid()) as coming:
             async for block in request.stream():
                 await asyncio.to_thread(coming.write, block)
             await asyncio.to_thread(coming.finish)
@@ -59,6 +59,12 @@ async def sweep_now_and_then(server: Server) -> None:
         except (OSError, VctlError) as error:
             sys.stderr.write(f"vctl serve: files of former jobs stay: {error}\n")
         await asyncio.sleep(SWEEP_S)
+
+
+def _uid() -> int | None:
+    """Whose packages a request is about."""
+    identity = asking()
+    return None if identity is None else identity.uid
 
 
 def _check_protocol(protocol: str) -> None:

@@ -57,20 +57,25 @@ class JobFiles:
     """Not unpacked: a private Ray installs them."""
 
 
-def stored(home: Path, name: str) -> Path:
-    """The path of an archive, which may not exist. Raises BadSpec for an invalid name."""
+def stored(home: Path, name: str, uid: int | None) -> Path:
+    """The path of an archive, which may not exist. Raises BadSpec for an invalid name.
+
+    ``uid``: the user of a shared service. Each has a store of his own: a client chooses the names, and who stored
+    something else under the name of another's archive would run it as him.
+    """
     if not _NAME.match(name):
         raise BadSpec(
             f"{name[:200]!r} is not the name of a package",
             fix="send an archive: .zip, .whl, .tar.gz, .tgz or .tar.xz",
         )
-    return home / "packages" / name
+    folder = home / "packages"
+    return (folder if uid is None else folder / str(uid)) / name
 
 
-def exists(home: Path, name: str) -> bool:
+def exists(home: Path, name: str, uid: int | None) -> bool:
     """Whether an archive exists; this also counts as a use, which keeps the archive for another day."""
     try:
-        os.utime(stored(home, name))
+        os.utime(stored(home, name, uid))
     except FileNotFoundError:
         return False
     return True
@@ -103,10 +108,10 @@ class Upload:
 
 
 @contextmanager
-def upload(home: Path, name: str) -> Iterator[Upload]:
+def upload(home: Path, name: str, uid: int | None) -> Iterator[Upload]:
     """Receive an archive. ``finish`` stores it; without ``finish`` nothing of it is kept."""
-    path = stored(home, name)
-    path.parent.mkdir(mode=0o700, exist_ok=True)
+    path = stored(home, name, uid)
+    path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     coming = path.with_name(f".{name}.{secrets.token_hex(4)}")
     fd = os.open(coming, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
     try:
@@ -118,7 +123,12 @@ def upload(home: Path, name: str) -> Iterator[Upload]:
 
 @contextmanager
 def unpacked(
-    home: Path, job: str, working_dir: str | None, modules: Sequence[str], wheels: Sequence[str] = ()
+    home: Path,
+    job: str,
+    uid: int | None,
+    working_dir: str | None,
+    modules: Sequence[str],
+    wheels: Sequence[str] = (),
 ) -> Iterator[JobFiles]:
     """Unpack archives for a job into a directory of its own, which is removed if the block ends with an error."""
     root = home / "job-files" / f"{job}.{secrets.token_hex(4)}"
@@ -127,12 +137,14 @@ def unpacked(
         budget = _Budget()
         yield JobFiles(
             root,
-            None if working_dir is None else _unpack(home, working_dir, root / "working_dir", budget),
+            None
+            if working_dir is None
+            else _unpack(stored(home, working_dir, uid), root / "working_dir", budget),
             tuple(
-                _unpack(home, name, root / f"py_modules_{number}", budget)
+                _unpack(stored(home, name, uid), root / f"py_modules_{number}", budget)
                 for number, name in enumerate(modules)
             ),
-            tuple(_copied(home, name, root / name) for name in wheels),
+            tuple(_copied(stored(home, name, uid), root / name) for name in wheels),
         )
     except BaseException:
         shutil.rmtree(root, ignore_errors=True)
@@ -142,8 +154,12 @@ def unpacked(
 def sweep(store: Store) -> None:
     """Remove archives that were unused for a day, and the files of jobs that ended a day ago or were deleted."""
     now = time.time()
-    for path in _older(store.home / "packages", now - KEEP_S):
-        path.unlink(missing_ok=True)
+    folder = store.home / "packages"
+    with suppress(FileNotFoundError):
+        for part in (folder, *(path for path in folder.iterdir() if path.is_dir())):  # of users
+            for path in _older(part, now - KEEP_S):
+                if not path.is_dir():
+                    path.unlink(missing_ok=True)
     if old := _older(store.home / "job-files", now - YOUNG_S):
         in_use = table.files_in_use(store, store.clock() - int(KEEP_S * 1e9))
         for path in old:
@@ -208,23 +224,26 @@ def too_large() -> BadSpec:
     )
 
 
-def _copied(home: Path, name: str, to: Path) -> Path:
-    shutil.copyfile(_uploaded(home, name), to)
+def _copied(path: Path, to: Path) -> Path:
+    _use(path)
+    shutil.copyfile(path, to)
     return to
 
 
-def _uploaded(home: Path, name: str) -> Path:
-    """The path of an archive. Raises NotFound if there is none."""
-    path = stored(home, name)
-    if not exists(home, name):
+def _use(path: Path) -> None:
+    """Keep an archive for another day. Raises NotFound if there is none."""
+    try:
+        os.utime(path)
+    except FileNotFoundError:
         raise NotFound(
-            f"Package {PROTOCOL}://{name} does not exist", fix=f"upload it to /api/packages/{PROTOCOL}/{name}"
-        )
-    return path
+            f"Package {PROTOCOL}://{path.name} does not exist",
+            fix=f"upload it to /api/packages/{PROTOCOL}/{path.name}",
+        ) from None
 
 
-def _unpack(home: Path, name: str, into: Path, budget: _Budget) -> Path:
-    path = _uploaded(home, name)
+def _unpack(path: Path, into: Path, budget: _Budget) -> Path:
+    _use(path)
+    name = path.name
     into.mkdir(mode=0o700)
     with _refusing_damage(name), _opened(path, name) as archive:
         budget.check(archive)

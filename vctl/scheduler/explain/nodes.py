@@ -37,9 +37,10 @@ def explain(ledger: Ledger, parent_id: str, spec: ClusterSpec, entry: Amounts) -
     """The verdict of each alive or draining node of the parent, by id.
 
     The verdicts are about the part of the request for which there is too little; else about the part that
-    fits on the fewest nodes.
+    fits on the fewest nodes. What is booked for later is free now.
     """
-    tables = [(part, _verdicts(ledger, parent_id, part)) for part in _parts(spec, entry)]
+    with ledger.bookings_in_force(()):
+        tables = [(part, _verdicts(ledger, parent_id, part)) for part in _parts(spec, entry)]
 
     def hardness(judged: tuple[Part, list[NodeVerdict]]) -> tuple[bool, list[int]]:
         part, table = judged

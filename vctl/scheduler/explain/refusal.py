@@ -53,3 +53,5 @@ class Refusal:
     """The policy of a group, or a cluster."""
     limit: Limit | None = None
     """The limit of a user or a cluster that keeps it back."""
+    until_ns: int | None = None
+    """When a limit of a period begins anew."""

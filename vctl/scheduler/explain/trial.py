@@ -9,6 +9,7 @@ from collections.abc import Collection, Mapping, Sequence
 
 from vctl.core.jobs import INSUFFICIENT, PendingJob, RunningJob
 from vctl.core.ledger import Ledger
+from vctl.core.limits import Spent
 from vctl.core.tasks import PendingTask
 from vctl.core.values import field, replace, value
 from vctl.scheduler import task_queue
@@ -67,13 +68,17 @@ class Situation:
     """The numbers that the next job and the next task get."""
     passed: Collection[str] = ()
     """The tasks that found no place in the last round."""
+    spent: Mapping[tuple[str, str], Spent] = field(default_factory=dict)
+    """Cluster, user -> the GPU time of jobs that are over, by day, where periods have limits."""
     is_crowded: bool = False
     """Whether too much waits for any trial, so that ``pending`` was not read."""
 
 
 def running_of(situation: Situation) -> Running:
     """The running jobs of a situation as the scheduler knows them."""
-    return Running(holder.row for holder in situation.running if holder.row is not None)
+    running = Running(holder.row for holder in situation.running if holder.row is not None)
+    running.spent = {whose: dict(days) for whose, days in situation.spent.items()}
+    return running
 
 
 def hand_over(situation: Situation, queues: Mapping[str, Queue], besides: int | None = None) -> None:

@@ -12,7 +12,7 @@ from vctl.core.clusters import Cluster, ClusterSpec, VNode
 from vctl.core.jobs import INFEASIBLE, INSUFFICIENT, PendingJob
 from vctl.core.ledger import Ledger
 from vctl.core.limits import Limit
-from vctl.core.nodes import Node
+from vctl.core.nodes import Fence, Node
 from vctl.core.tasks import PendingTask
 from vctl.core.values import field, replace, value
 from vctl.scheduler import task_queue
@@ -58,11 +58,13 @@ class ProposedChange:
     job: PendingJob | None = None
     cluster: Cluster | None = None
     node: Node | None = None
+    fence: Fence | None = None
+    """The fence around a device whose processes count no more."""
     stopped: RunningHolder | None = None
     joins: tuple[VNode, ...] = ()
     task: PendingTask | None = None
-    limit: Limit | None = None
-    """A limit of a user or a cluster as it would be."""
+    limits: tuple[tuple[Limit, int], ...] = ()
+    """Limits that keep the job back, and the amount that ``subject``, its user or a cluster, would have of each."""
     where: str = ""
     """``entry``, ``minimum``, ``group 0``, ``nodes of group 0``, ``whole``, ``task``, or the resource."""
 
@@ -170,7 +172,8 @@ class Trials:
                 settle(ledger)
             before, withheld, ledger.withheld = ledger.grown, ledger.withheld, {}
             ledger.grown = {}
-            refusal = why_no_place(ledger, job.parent_id, job.spec, job.entry)
+            with ledger.bookings_in_force(()):  # it may be over before they begin
+                refusal = why_no_place(ledger, job.parent_id, job.spec, job.entry)
             ledger.grown, ledger.withheld = before, withheld
         return refusal is None or refusal.exhausted
 
@@ -353,8 +356,9 @@ def _changed(ledger: Ledger, *changes: ProposedChange) -> Iterator[Ledger]:
 def _make(ledger: Ledger, change: ProposedChange) -> None:
     if change.node is not None:
         ledger.put_node(change.node)
-    if change.limit is not None:
-        ledger.limits = ledger.limits.with_(change.limit)
+    if change.limits:
+        raised = (replace(limit, name=change.subject, amount=amount) for limit, amount in change.limits)
+        ledger.limits = ledger.limits.with_(*raised)
     if change.cluster is not None:
         ledger.put_cluster(change.cluster)
         join(ledger, change.cluster.cluster_id, change.joins)

@@ -12,10 +12,13 @@ from vctl.core import tasks as tk
 from vctl.core.clusters import LOGICAL, PRIMARY, Cluster, Group, VNode
 from vctl.core.jobs import PendingJob
 from vctl.core.ledger import Ledger
-from vctl.core.nodes import DRAINED, DRAINING, Node
+from vctl.core.limits import USER, Limit
+from vctl.core.nodes import DRAINED, DRAINING, FOREIGN, Node
+from vctl.core.queue_policy import SECOND
 from vctl.core.resources import MEMORY, OBJECT_STORE_MEMORY, SCALE, Amounts
 from vctl.core.tasks import PendingTask
 from vctl.core.values import replace, value
+from vctl.scheduler.bookings import booked
 from vctl.scheduler.explain.trial import RunningHolder, running_of
 from vctl.scheduler.explain.whatif import MOST_WORK, ProposedChange, Spent, Trials
 from vctl.scheduler.limits import OF_ALL, OF_USER, least_of, limits_of, raised, use_of
@@ -25,11 +28,15 @@ RELEASE, RESUME, UNDRAIN, PRIORITY = "release", "resume", "undrain", "priority"
 MAXIMUM, BORROW, REQUEST, NODE = "maximum", "borrow_limit", "request", "node"
 RUNNING_JOBS, RUNNING_PER_USER, LIMIT = OF_ALL, OF_USER, "limit"
 STOP, CANCEL, ANYWHERE, REPLICAS = "stop", "cancel", "anywhere", "replicas"
+TIME_LIMIT = "time_limit"
+IGNORE = "ignore"
 MOST_PRIORITY = 2**31
 MOST_NODES, MOST_STOPS = 64, 32
 MOST_FIRST = 3
 """The number of nodes and jobs that are tried as the first of two changes."""
 MIB = 1 << 20
+SLACK_S = 20
+"""How long a user may take to type the proposed time limit."""
 Fits = Callable[[int], bool]
 
 
@@ -47,10 +54,11 @@ def helpful(
         return islice((change for change in changes if trials.starts(change)), limit)
 
     undrained, stopped = that_help(_undrains(trials), 1), that_help(_stops(trials), 1)
+    ignored = that_help(_ignored(trials), 1)
     added = that_help(_nodes(templates))
     if trials.task is not None:
         searches = [
-            undrained, _limits(trials, MAXIMUM), _limits(trials, BORROW), that_help(_anywhere(trials)),
+            undrained, ignored, _limits(trials, MAXIMUM), _limits(trials, BORROW), that_help(_anywhere(trials)),
             _request(trials), added, stopped,
         ]  # fmt: skip
     elif job.held:
@@ -59,8 +67,9 @@ def helpful(
         searches = [that_help(_resumes(trials))]
     else:
         searches = [
-            that_help(_resumes(trials)), undrained, _priority(trials), _running_limits(trials), _given_limits(trials),
-            _limits(trials, MAXIMUM), _limits(trials, BORROW), _replicas(trials), _request(trials), added, stopped,
+            that_help(_resumes(trials)), undrained, ignored, that_help(_time_limits(trials), 1), _priority(trials),
+            _running_limits(trials), _given_limits(trials), _limits(trials, MAXIMUM), _limits(trials, BORROW),
+            _replicas(trials), _request(trials), added, stopped,
         ]  # fmt: skip
     try:
         for search in searches:
@@ -97,7 +106,7 @@ def _beginnings(trials: Trials, templates: Mapping[str, Node]) -> Iterator[Propo
     yield from _resumes(trials)
     if (high := _highest(trials) + 1) > max(job.priority, -MOST_PRIORITY) and high <= MOST_PRIORITY:
         yield _with_priority(job, high)
-    for changes in (_undrains(trials), _nodes(templates), _stops(trials)):
+    for changes in (_undrains(trials), _ignored(trials), _nodes(templates), _stops(trials)):
         yield from islice(changes, MOST_FIRST)
 
 
@@ -114,11 +123,39 @@ def _resumes(trials: Trials) -> Iterator[ProposedChange]:
             yield ProposedChange(RESUME, cluster.cluster_id, cluster=replace(cluster, state="ACTIVE"))
 
 
+def _time_limits(trials: Trials) -> Iterator[ProposedChange]:
+    """The longest limits by which a job is over before a booking begins, in whole minutes, some of which pass."""
+    job, now_ns = trials.job, trials.situation.now_ns
+    begins = {
+        -(shared.reservation.start_ns or 0)
+        for shared in booked(trials.situation.ledger)
+        if shared.level == job.parent_id
+    }
+    old = None if job.time_limit_ns is None else job.time_limit_ns // SECOND
+    for begin_ns in sorted(begins):
+        left_s = (-begin_ns - now_ns) // SECOND
+        limit_s = left_s // 60 * 60 if left_s % 60 > SLACK_S else (left_s // 60 - 1) * 60
+        if limit_s > 0 and (old is None or limit_s < old):
+            limited = replace(job, time_limit_ns=limit_s * SECOND)
+            yield ProposedChange(TIME_LIMIT, job.submission_id, old, limit_s, job=limited)
+
+
 def _undrains(trials: Trials) -> Iterator[ProposedChange]:
     nodes = sorted(trials.situation.ledger.nodes.items())
     drained = [node for _, node in nodes if node.state in (DRAINING, DRAINED)]
     for node in drained[:MOST_NODES]:
         yield ProposedChange(UNDRAIN, node.node_id, node=replace(node, state="ALIVE"))
+
+
+def _ignored(trials: Trials) -> Iterator[ProposedChange]:
+    """A device that foreign processes keep from jobs, given to them all the same."""
+    for node_id, node in sorted(trials.situation.ledger.nodes.items()):
+        for fence in node.fences:
+            if fence.why == FOREIGN:
+                others = tuple(one for one in node.fences if one is not fence)
+                yield ProposedChange(
+                    IGNORE, node_id, new=fence.number, node=replace(node, fences=others), fence=fence
+                )
 
 
 def _nodes(templates: Mapping[str, Node]) -> Iterator[ProposedChange]:
@@ -200,16 +237,18 @@ def _with_more_running(cluster: Cluster, kind: str, limit: int, number: int) -> 
 
 
 def _given_limits(trials: Trials) -> Iterator[ProposedChange]:
-    """A higher limit of the user, or of a cluster of the job, where that alone keeps it back: as low as possible."""
+    """Higher limits of the user, or of a cluster of the job, where they alone keep it back: as low as possible."""
     situation, job = trials.situation, trials.job
-    use = use_of(situation.ledger, running_of(situation))
+    use = use_of(situation.ledger, running_of(situation), situation.now_ns)
+    raised: dict[tuple[str, str], list[tuple[Limit, int]]] = {}
     for refusal in use.refusals(job.parent_id, job.user, least_of(job)):
         limit = refusal.limit
         assert limit is not None, refusal
-        change = ProposedChange(
-            LIMIT, job.user, limit.amount, refusal.requested, limit=replace(limit, amount=refusal.requested)
-        )
-        if trials.starts(change):
+        most = (refusal.requested // SCALE + 1) * SCALE if limit.period else refusal.requested
+        raised.setdefault((limit.subject, limit.name), []).append((limit, most))
+    for (subject, name), limits in raised.items():
+        change = ProposedChange(LIMIT, job.user if subject == USER else name, limits=tuple(limits))
+        if len({limit.resource for limit, _ in limits}) == len(limits) and trials.starts(change):
             yield change
 
 

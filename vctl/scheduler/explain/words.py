@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from vctl.core.limits import EACH, RUNNING_JOBS, USER, Limit
-from vctl.core.wording import amount_text, amounts_text, cluster_text, counted, number_text
+from vctl.core.resources import GPU
+from vctl.core.wording import amount_text, amounts_text, cluster_text, counted, number_text, timestamp
 from vctl.scheduler.explain import refusal as rules
 from vctl.scheduler.explain.refusal import Refusal
 from vctl.scheduler.limits import OF_USER
@@ -93,7 +94,8 @@ def _values(refusal: Refusal) -> dict[str, object]:
 def verdict_on_limit(refusal: Refusal, cluster_id: str, user: str) -> str:
     """A reached limit as a round tells it: without the number of running jobs, which changes."""
     if refusal.limit is not None:
-        return _of_limit(refusal.limit, user)
+        until = "" if refusal.until_ns is None else f"; it begins anew at {timestamp(refusal.until_ns)}"
+        return f"{_of_limit(refusal.limit, user)}{until}"
     whose = f" of {user}" if refusal.subject == OF_USER else ""
     return f"at most {counted(refusal.have, 'job')}{whose} may run in {cluster_text(cluster_id)} at a time"
 
@@ -110,6 +112,10 @@ def limit_reached(refusal: Refusal, cluster_id: str, user: str) -> str:
 
 def _of_limit(limit: Limit, user: str) -> str:
     """A limit of a user or a cluster, and who set it."""
+    if limit.period:
+        who = user if limit.subject == USER else f"cluster {cluster_text(limit.name)}"
+        most = f"{who} may use {number_text(GPU, limit.amount)} GPU hours a {limit.period}"
+        return f"{most} (a limit{' of each user' if limit.name == EACH else ''} set by {limit.author})"
     whose = f"jobs of {user}" if limit.subject == USER else f"jobs in {cluster_text(limit.name)}"
     if limit.resource == RUNNING_JOBS:
         most = f"at most {counted(limit.amount, 'job')}{whose.removeprefix('jobs')} may run at a time"
@@ -122,6 +128,8 @@ def _limit_with_numbers(refusal: Refusal, limit: Limit, user: str) -> str:
     """A limit of a user or a cluster with what is used of it now."""
     asked = refusal.of[limit.resource]
     used, most = refusal.requested - asked, _of_limit(limit, user)
+    if refusal.until_ns is not None:
+        return f"{number_text(GPU, used)} GPU hours used; {most}; it begins anew at {timestamp(refusal.until_ns)}"
     if limit.resource == RUNNING_JOBS:
         return f"{counted(used, 'job')} run{'s' if used == 1 else ''}; {most}"
     if asked > limit.amount:

@@ -13,14 +13,17 @@ from vctl.engine.lifecycle import CLUSTER, LEASE
 from vctl.store import moves, rows
 from vctl.store.rows import (
     ACCESS,
+    BOOKING,
     BORROW,
     LENDING,
+    OF_USER,
     PRIMARY_ACCESS,
     PRIMARY_QUEUE,
     PRIMARY_REVISION,
     PRIVATE,
     QUEUE,
     STOPPED,
+    USER_TEMPLATE,
     dumps,
 )
 from vctl.store.write.table import insert, writes
@@ -51,7 +54,11 @@ def cluster_row(cluster: Cluster, at: int, owner: str | None = None) -> tuple[ob
 
 def _settings_of(cluster: Cluster) -> dict[str, Any]:
     limits = {BORROW: dict(cluster.borrow_limit or {}), LENDING: dict(cluster.lending_limit)}
-    return {**limits, PRIVATE: list(cluster.private)}
+    template = "" if cluster.user_template is None else rows.spec_text(cluster.user_template)
+    return {
+        **limits, PRIVATE: list(cluster.private), BOOKING: rows.booking_settings(cluster.booking),
+        USER_TEMPLATE: template, OF_USER: cluster.of_user,
+    }  # fmt: skip
 
 
 def _settings(text: str, changes: Mapping[str, Any]) -> str:

@@ -11,7 +11,7 @@ from vctl.engine import changes as ch
 from vctl.engine.lifecycle import JOB
 from vctl.store import moves
 from vctl.store.rows import dumps
-from vctl.store.write import clusters
+from vctl.store.write import accounts, clusters
 from vctl.store.write.clusters import CLUSTER_COLUMNS, VNODE_COLUMNS, cluster_row, vnode_row
 from vctl.store.write.runs import RUN_COLUMNS, run_row
 from vctl.store.write.table import insert, writes
@@ -107,6 +107,7 @@ def _jobs_ended(db: sqlite3.Connection, ended: Sequence[ch.JobEnded]) -> None:
 @writes(ch.JobRequeued)
 def _jobs_requeued(db: sqlite3.Connection, requeued: Sequence[ch.JobRequeued]) -> None:
     for change in requeued:
+        accounts.keep_attempt(db, change.job.job_id, change.at)
         moves.update(
             db, JOB, "requeue", change.job.job_id,
             "status = ?, state_reason = ?, message = ?, begin_at = ?, preemptions = ?, closed = ?,"

@@ -52,6 +52,14 @@ def _nodes_changed(db: sqlite3.Connection, changed: Sequence[ch.NodeChanged]) ->
         )  # fmt: skip
 
 
+@writes(ch.DeviceFenced)
+def _devices_fenced(db: sqlite3.Connection, fenced: Sequence[ch.DeviceFenced]) -> None:
+    db.executemany(
+        "UPDATE nodes SET fences = ? WHERE node_id = ?",
+        [(rows.fences_text(change.node.fences), change.node.node_id) for change in fenced],
+    )
+
+
 @writes(ch.NodeRemoved)
 def _nodes_removed(db: sqlite3.Connection, removed: Sequence[ch.NodeRemoved]) -> None:
     for change in removed:

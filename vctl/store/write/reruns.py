@@ -9,7 +9,7 @@ from vctl.core.spans import spans_of
 from vctl.engine import changes as ch
 from vctl.engine.lifecycle import JOB
 from vctl.store import moves
-from vctl.store.write import contents
+from vctl.store.write import accounts, contents
 from vctl.store.write.submits import COMMON, WAIT, common_of
 from vctl.store.write.table import insert, writes
 
@@ -26,6 +26,8 @@ _FORGOTTEN = (
 def _jobs_rerun(db: sqlite3.Connection, again: Sequence[ch.JobsRerun]) -> None:
     columns = ", ".join((*(f"{name} = ?" for name in _AGAIN), *(f"{name} = NULL" for name in _FORGOTTEN)))
     for one in again:
+        for job_id, *_ in one.jobs:
+            accounts.keep_attempt(db, job_id)
         before = contents.used_by(db, spans_of(job_id for job_id, *_ in one.jobs))
         common = dict(zip(COMMON, common_of(db, one.template, one.details, one.launch), strict=True))
         values = tuple(common[name] for name in _AGAIN)

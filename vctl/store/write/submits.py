@@ -95,6 +95,9 @@ def _arrays_submitted(db: sqlite3.Connection, submitted: Sequence[ch.ArraySubmit
 
 
 def _delete(db: sqlite3.Connection, spans: Spans) -> None:
+    from vctl.store.write import accounts  # here, because a submit does not need it
+
+    accounts.keep_use(db, spans)
     commands = contents.used_by(db, spans)
     for table in ("tasks", "objects", "promises", "task_inputs", "nominations"):
         db.executemany(f"DELETE FROM {table} WHERE job_id BETWEEN ? AND ?", spans)
