@@ -57,7 +57,7 @@ class UserProcesses:
         self.state, self.home, self.gid = state, home, gid
         self.objects = home + _OBJECTS
         self.as_account = child.AsAccount(uid, gid)
-        self.accounts = accounts.Accounts(uid)
+        self.accounts = accounts.Accounts(uid, accounts.allowed_groups())
 
     def start(self, plan: spawning.Plan, uid: int, *, keeps_log: bool) -> Becoming:
         """Start a process of a user in a session of its own. Raises NotStarted."""
