@@ -161,6 +161,10 @@ REFUSED = {
         json.dumps({**GOOD, "argv": ["a", 1]}).encode() + b"\n{}",
         "argv cannot be this list",
     ),
+    "a cgroup above those of the service": (
+        json.dumps({**GOOD, "confinement": [1, 1, [["..", [1, 1, 1]]]]}).encode() + b"\n{}",
+        "confinement cannot be this list",
+    ),
     "variables that are none": (
         json.dumps(GOOD).encode() + b'\n{"A": 1}',
         "the variables are no names with texts",
