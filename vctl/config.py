@@ -248,7 +248,10 @@ class Config:
     def nearer(self) -> str:
         """The fix for what works only beside the state, not through a server."""
         if str(self.values["address"]).startswith("unix:"):
-            return "run it as the account of the service: sudo -u vctl vctl … --home /var/lib/vctl/state"
+            return (
+                "run it as the account of the service: sudo -u vctl vctl … --home /var/lib/vctl/state;"
+                " where the state is yours, with VCTL_ADDRESS unset"
+            )
         return "run it there, with VCTL_ADDRESS unset"
 
     def of_the_scheduler(self) -> dict[str, object]:

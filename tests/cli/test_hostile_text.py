@@ -31,7 +31,7 @@ status|why wide|job status x|job status wide|job status over|get jobs x|get node
 get tasks task-1|list jobs|list events|timeline|job why wide
 list events --detail|events|node list|node get t-00|nodes|vc list|vc tree|vc get shared
 vc get primary|task list|task status task-1|why task-1|summary jobs|summary tasks|demand|lease list
-vc export|list vnodes|list objects"""
+vc export|list vnodes|list objects|gpus|limit list|report"""
 COMMANDS = [line for row in SHOWN.splitlines() for line in row.split("|")]
 
 
@@ -139,5 +139,5 @@ def test_every_command_that_shows_something_is_here() -> None:
     missing = {path for path in reading if not any(line.startswith(path) for line in COMMANDS)}
     assert missing <= {
         "available-resources", "cluster-resources", "config path", "config show", "current-cluster", "current-node",
-        "doctor", "job list", "get", "list",
+        "doctor", "job list", "get", "list", "token list",
     }, missing  # fmt: skip

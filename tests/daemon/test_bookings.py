@@ -339,3 +339,54 @@ def test_detached_tasks_end_with_it(world: World) -> None:
     assert world.processes.running() == []
     with pytest.raises(VctlError, match="does not exist"):
         state(world)
+
+
+@pytest.mark.parametrize("limit_s", [None, 60])
+def test_nobody_is_preempted_for_a_job_that_the_booking_keeps_off(
+    world: World, limit_s: float | None
+) -> None:
+    cluster_ops.update(world.store, "primary", ClusterChange(queue={"preemption": "requeue"}))
+    book(world, gpus(2, 2), 100, 50)
+    for name in ("low1", "low2"):
+        submit(world, name, gpus(2), time_limit_s=90)
+    submit(world, "high", gpus(2), priority=5, time_limit_s=limit_s)
+    for _ in range(2):
+        pass_(world, 31)
+    lows = [job(world, name)[0] for name in ("low1", "low2")]
+    assert (job(world, "high")[0], lows.count("RUNNING")) == (
+        ("PENDING", 2) if limit_s is None else ("RUNNING", 1)
+    )
+
+
+def test_a_booking_in_a_booking_ends_with_it_at_the_latest(world: World) -> None:
+    book(world, gpus(2, 2), 0, 100, "outer")
+    with pytest.raises(Conflict, match="outer is itself booked until"):
+        book(world, gpus(1), 50, 60, parent_id="outer")
+    book(world, gpus(1), 50, 50, "inner", parent_id="outer")
+    submit(world, "inside", gpus(1), cluster="inner")
+    submit(world, "after", gpus(2))
+    assert why.why(world.store, "after")["expected_start_basis"].startswith("when the booking of")
+    pass_(world, 51)
+    assert (state(world, "inner"), job(world, "inside")[0]) == ("ACTIVE", "RUNNING")
+    for _ in range(2):
+        pass_(world, 50)
+    assert (job(world, "inside"), job(world, "after")[0]) == (("STOPPED", "BookingEnded"), "RUNNING")
+
+
+def test_what_is_booked_of_a_loan_does_not_go_home_for_a_job(world: World) -> None:
+    """The search let it go home, and the commit did not: a job beside it was tried again and again."""
+    nodes.kill(world.store, "n2")
+    cluster_ops.create(
+        world.store, "team", ClusterChange(spec=ClusterSpec(flexible_min=amounts(1)), divisible=True)
+    )
+    submit(world, "borrows", gpus(0, cpus=2), cluster="team", time_limit_s=500)
+    submit(world, "fills", gpus(0, cpus=2))
+    first = next(run for run in world.processes.running() if run.startswith("1."))
+    world.processes.end(first, 0)
+    world.turn()
+    book(world, gpus(0, cpus=1), 4, 50, parent_id="team")
+    submit(world, "outside", gpus(0, cpus=1))
+    assert world.scheduler is not None
+    assert (job(world, "outside")[0], world.scheduler.work.refused[1]) == ("RUNNING", 0)
+    pass_(world, 5)
+    assert state(world) == "ACTIVE"

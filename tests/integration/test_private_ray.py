@@ -218,6 +218,8 @@ def test_two_jobs_side_by_side_see_their_own_nodes_alone(boxes: Place) -> None:
     assert log_of(boxes, "a").count("--ray-dashboard adds it") == 1
     assert "Ray dashboard: http://127.0.0.1:" in log_of(boxes, "b")
     assert_clean(boxes, used)
+    tops = {os.path.dirname(os.path.dirname(path)) for path in used}
+    assert not any(map(os.path.exists, tops - {"/"})), "the /tmp of a job goes with it"
 
 
 def supervisor(place: Place) -> list[int]:

@@ -160,6 +160,22 @@ def test_a_token_is_its_user_over_http(service: Service, hers: str) -> None:
         assert short.partition(".")[2].encode() not in (service.state / "cluster.db").read_bytes()
 
 
+def test_an_edit_leaves_a_job_where_it_is(service: Service, hers: str) -> None:
+    """The directory and the variables of who edits or runs it again are not those of the job."""
+    line = ["--", "sh", "-c", "pwd; echo $MARK"]
+    for change in (("job", "edit", "--priority", "2"), ("job", "rerun", "--name", "again")):
+        name = service.ok(ANA, "run", "-d", "--hold", "--cwd", "/tmp", *line, MARK="first").strip()
+        if change[1] == "rerun":
+            service.ok(ANA, "job", "release", name)
+            service.run(ANA, "wait", name)
+        done = service.read(ANA, *change[:2], name, *change[2:], *(["-d"] if change[1] == "rerun" else []))
+        name = done["submission_id"]
+        if change[1] == "edit":
+            service.ok(ANA, "job", "release", name)
+        service.run(ANA, "wait", name)
+        assert service.ok(ANA, "logs", name).split() == ["/tmp", "first"], change
+
+
 def test_a_job_is_its_user(service: Service, hers: str) -> None:
     """What runs in a job asks as its user, narrowed to the job."""
     vctl = f"{service.python} -P -m vctl"

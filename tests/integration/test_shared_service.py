@@ -66,7 +66,7 @@ def test_the_places_belong_to_those_who_need_them(service: Service) -> None:
         }.items()
     }  # fmt: skip
     assert modes == {
-        "home": (True, 0o755), "state": (False, 0o700), "logs": (True, 0o750), "jobs": (True, 0o711),
+        "home": (True, 0o755), "state": (False, 0o700), "logs": (True, 0o750), "jobs": (False, 0o711),
         "socket": (True, 0o666), "run": (True, 0o755),
     }  # fmt: skip
     for path in ("cluster.db", "records", "changes", "token", "../logs", "../keeper.lock"):
@@ -76,6 +76,24 @@ def test_the_places_belong_to_those_who_need_them(service: Service) -> None:
         assert b"Permission denied" in tried.stderr or b"Not a directory" in tried.stderr, tried
     seen = service.run(ANA, "ps", "--home", str(service.state))
     assert seen.code == 8, seen
+
+
+@spec("19.start")
+def test_jobs_of_users_have_objects_and_lists_of_gang_members(service: Service) -> None:
+    """They lay in the state of the service, which no job of a user can enter."""
+    vctl, folder = f"{service.python} -P -m vctl", "$VCTL_OBJECT_DIR"
+    code = (
+        f"{vctl} task run -n 0.1 --output a -- sh -c 'id -un > {folder}/a' &&"
+        f" {vctl} task run -n 0.1 --input a -- cat {folder}/a && stat -c %U:%a {folder}"
+    )
+    assert service.ok(ANA, "run", "-n", "1", "--", "sh", "-c", code).split() == [ANA, f"{ANA}:2770"]
+    assert service.ok(BEN, "run", "--per-node", "--", "sh", "-c", "cat $VCTL_HOSTFILE").split() == [
+        "127.0.0.1",
+        "slots=1",
+    ]
+    folders = service.home / "jobs" / "objects"
+    tried = subprocess.run(["ls", str(folders)], capture_output=True, check=False, **service.of(BEN))
+    assert b"Permission denied" in tried.stderr  # what it is called is to be known
 
 
 def test_scheduler_and_server_have_no_right_of_root(service: Service) -> None:

@@ -19,7 +19,7 @@ from vctl.config import load
 from vctl.core.caller import Caller
 from vctl.core.identity import Identity
 from vctl.errors import BadSpec, NotPermitted, VctlError
-from vctl.operations import clusters, jobs, nodes, tasks
+from vctl.operations import clusters, jobs, limits, nodes, tasks
 from vctl.operations.declare import Context, Operation
 from vctl.ops import users
 from vctl.ops.rights import RIGHTS
@@ -454,3 +454,16 @@ def test_names_that_nobody_has_are_refused(context: Context) -> None:
             clusters.update.at(context, "primary", **given)
     clusters.update.at(context, "lab", submitters=["root"], admins=["@root"])
     assert clusters.get_cluster.at(context, "lab")["admins"] == ["@root"]
+
+
+def test_limits_of_users_are_set_by_the_admins_of_the_service(context: Context) -> None:
+    store = context.store
+    for identity, may in ((ANA, False), (PAT, False), (LEA, False), (ROOT, True), (MEMBER, True)):
+        store.identity = identity
+        for user in ("ana", "*"):
+            assert verdict(limits.set_limits, context, {"user": user, "cpus": 1})[0] is may, identity
+    assert {one["set_by"] for one in limits.list_limits.at(context)} == {"mia"}
+    store.identity = PAT
+    assert limits.set_limits.at(context, cluster="lab", running_jobs=3)[0]["set_by"] == "pat"
+    assert not verdict(limits.clear, context, {"user": "ana"})[0]
+    assert verdict(limits.clear, context, {"cluster": "lab"})[0]

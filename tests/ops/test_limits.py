@@ -194,6 +194,11 @@ def test_the_expected_start_of_what_a_limit_keeps_back(world: World, submit: Cal
     submit("fourth", cluster="lab")
     world.turn()
     assert expected("fourth") == (None, "unknown: third has no time limit")
+    given(world, "user:ana", cpus=CPU)
+    submit("too-large", cpus=2)
+    world.turn()
+    too_large = "it asks for 2 CPU; jobs of ana may hold at most 1 CPU at a time (a limit set by root)"
+    assert expected("too-large") == (None, f"unknown: {too_large}")
 
 
 H = 3_600

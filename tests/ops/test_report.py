@@ -10,10 +10,12 @@ import pytest
 
 from tests.specification import spec
 from tests.world import World, amounts
+from vctl.core.identity import Identity
 from vctl.core.wording import timestamp
 from vctl.errors import BadSpec
-from vctl.ops import jobs, report, submitting
+from vctl.ops import clusters, jobs, report, submitting
 from vctl.ops import nodes as node_ops
+from vctl.spec.cluster_change import ClusterChange
 from vctl.spec.job_request import JobRequest
 
 pytestmark = spec("19.accounting")
@@ -124,6 +126,28 @@ def test_what_was_pruned_counts_by_days(world: World) -> None:
     assert [day.get("root", {}).get("cpu_hours", 0) for day in days] == [0, 24, 37, 0]
     assert lines(world, "cluster")["kPrimaryClusterID"]["cpu_hours"] == whole
     assert lines(world, "job") == {}
+
+
+def test_who_has_jobs_in_a_private_queue_is_not_reported_to_others(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("ana", "bob"):
+        monkeypatch.setattr(node_ops, "author", lambda *_, name=name: name)
+        submit(world, f"of-{name}", 1)
+    world.sleep(H)
+    end(world, "of-ana")
+    world.sleep(2)
+    assert lines(world).keys() == {"ana", "bob"}
+    clusters.update(world.store, "primary", ClusterChange(private_queue=True))
+    world.store.identity = Identity(20_001, "ana")
+    try:
+        assert lines(world).keys() == {"ana"}
+        assert lines(world, "job").keys() == {"of-ana"}
+        assert lines(world, "cluster")["kPrimaryClusterID"]["attempts"] == 2
+        world.store.identity = Identity(0, "root", is_admin=True)
+        assert lines(world).keys() == {"ana", "bob"}
+    finally:
+        world.store.identity = None
 
 
 def test_times_that_make_no_sense_are_refused(world: World) -> None:

@@ -92,7 +92,7 @@ def make_places(top: Path, account: pwd.struct_passwd) -> None:
     """The directories of a service, as the keeper makes them."""
     for name, uid, gid, mode in (
         ("", 0, 0, 0o755), ("state", account.pw_uid, account.pw_gid, 0o700), ("logs", 0, account.pw_gid, 0o750),
-        ("jobs", 0, 0, 0o711),
+        ("jobs", account.pw_uid, account.pw_gid, 0o711), ("jobs/objects", account.pw_uid, account.pw_gid, 0o711),
     ):  # fmt: skip
         path = top / name
         path.mkdir(exist_ok=True)

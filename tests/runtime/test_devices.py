@@ -14,6 +14,7 @@ import pytest
 from tests.runtime.test_detect import DEVICES, GIB, FakeLibrary
 from tests.specification import spec
 from vctl.runtime import devices, nvml, processes
+from vctl.runtime.cgroup_trees import name_of
 from vctl.runtime.measured import DeviceProcess, NvmlError
 from vctl.runtime.recorded import Recording
 
@@ -214,13 +215,13 @@ def test_a_process_belongs_to_the_run_of_an_ancestor_or_of_its_mark():
         over = devices.Attribution({}, (), "/home/x").see(on)
         assert (over.run_id, over.is_over) == ("j1-a1", True)
         elsewhere = devices.Attribution({}, (), "/home/y").see(on)
-        between_users = devices.Attribution({}, (), None).see(on)
+        between_users = devices.Attribution({}, (), "/home/x", by_mark=False).see(on)
         assert elsewhere.run_id is between_users.run_id is None
-        assert devices.Attribution(mains, {"j1-a1"}).see(DeviceProcess(main.pid, 5)).run_id == "j1-a1"
+        assert devices.Attribution(mains, {"j1-a1"}, "/").see(DeviceProcess(main.pid, 5)).run_id == "j1-a1"
         recycled = devices.mains(
             [("j1-a1", main.pid, started - 1, boot), ("j2-a1", 7, 7, "other boot")], boot
         )
-        assert devices.Attribution(recycled, {"j1-a1"}).see(DeviceProcess(main.pid, 5)).run_id is None
+        assert devices.Attribution(recycled, {"j1-a1"}, "/").see(DeviceProcess(main.pid, 5)).run_id is None
         assert 7 not in recycled
     finally:
         if escaped is not None:
@@ -232,5 +233,32 @@ def test_a_process_belongs_to_the_run_of_an_ancestor_or_of_its_mark():
 def test_a_process_that_is_gone_has_no_owner():
     child = subprocess.Popen(["true"])
     child.wait()
-    seen = devices.Attribution({}, ()).see(DeviceProcess(child.pid, 5))
+    seen = devices.Attribution({}, (), "/").see(DeviceProcess(child.pid, 5))
     assert (seen.uid, seen.started, seen.run_id) == (None, None, None)
+
+
+TREE = Path("/sys/fs/cgroup/pids")
+
+
+@pytest.mark.skipif(
+    not os.access(TREE / "cgroup.procs", os.W_OK), reason="needs a writable cgroup of version 1"
+)
+def test_a_process_that_has_left_everything_behind_belongs_to_the_run_of_its_group(tmp_path):
+    other = tmp_path / "other"
+    other.mkdir()
+    base = TREE / name_of(os.fsencode(tmp_path)).decode()
+    group = base / "c.lab" / "r.1.1.0.abc"
+    group.mkdir(parents=True)
+    child = subprocess.Popen(["setsid", "env", "-i", "/bin/sleep", "60"])
+    try:
+        (group / "cgroup.procs").write_text(str(child.pid))
+        on = DeviceProcess(child.pid, 5)
+        seen = devices.Attribution({}, {"1.1.0.abc"}, str(tmp_path), by_mark=False).see(on)
+        assert (seen.run_id, seen.is_over) == ("1.1.0.abc", False)
+        assert devices.Attribution({}, (), str(tmp_path)).see(on).is_over
+        assert devices.Attribution({}, (), str(other)).see(on).run_id is None
+    finally:
+        child.kill()
+        child.wait()
+        for folder in (group, group.parent, base):
+            folder.rmdir()

@@ -29,7 +29,7 @@ pytestmark = spec("19.start")
 GOOD: dict[str, Any] = {
     "run": "7.1", "follows": "", "uid": 20001, "grace_ms": 3000, "log_bytes": 0, "memory_bytes": 0, "argv": ["true"],
     "env": {"PATH": "/bin"}, "cwd": "/", "log": "/srv/state/logs/7", "cpus": None,
-    "confinement": [1024, 100, [["research", [1 << 30, 4096, 400]]]],
+    "confinement": None,
 }  # fmt: skip
 ODD: list[Any] = [
     None, True, False, 0, -1, 1, 1 << 31, 1 << 32, (1 << 32) - 1, 1 << 63, 10**400, 1.5, float("nan"), float("inf"), "",
@@ -160,6 +160,10 @@ REFUSED = {
     "a number as a word": (
         json.dumps({**GOOD, "argv": ["a", 1]}).encode() + b"\n{}",
         "argv cannot be this list",
+    ),
+    "a cgroup above those of the service": (
+        json.dumps({**GOOD, "confinement": [1, 1, [["..", [1, 1, 1]]]]}).encode() + b"\n{}",
+        "confinement cannot be this list",
     ),
     "variables that are none": (
         json.dumps(GOOD).encode() + b'\n{"A": 1}',

@@ -232,3 +232,50 @@ def test_a_launcher_that_was_killed_is_replaced(shared: SharedGround) -> None:
     assert shared.ended("b").exit_code == 0
     assert len(shared.starter.pids) == 2
     assert is_gone(start.pid)
+
+
+def objects_of(shared: SharedGround, name: str) -> Path:
+    """A directory for the objects of a job, as the scheduler makes it."""
+    folder = shared.top / "jobs" / "objects" / name
+    folder.mkdir(mode=0o700)
+    return folder
+
+
+def test_the_directory_of_objects_is_given_to_the_user_and_emptied_with_his_rights(
+    shared: SharedGround,
+) -> None:
+    folder = objects_of(shared, "7.1.n")
+    command = "cd $VCTL_OBJECT_DIR; mkdir -p a/b; echo x > a/b/c; ln -s /etc; echo y > d; chmod 0 a/b; stat -c %U:%a ."
+    shared.launch("a", "sh", "-c", command, own={"PATH": "/bin:/usr/bin", "VCTL_OBJECT_DIR": str(folder)})
+    assert shared.ended("a").exit_code == 0
+    assert shared.log("a").decode() == f"{shared.ana.pw_name}:2770\n"
+    assert (folder / "d").read_text() == "y\n"  # the service reads what the user makes
+    shared.launch("b", "sh", "-c", "cat d", cwd=str(folder), own={"VCTL_OBJECT_DIR": str(folder)})
+    assert shared.log("b") == b"y\n" if shared.ended("b").exit_code == 0 else False
+    shared.launch("c", "cat", str(folder / "d"), uid=shared.ben.pw_uid, cwd="/")
+    assert shared.ended("c").exit_code == 1  # nobody else
+    shared.launch("d", "true", uid=shared.ben.pw_uid, cwd="/", own={"VCTL_OBJECT_DIR": str(folder)})
+    assert shared.ended("d").message.startswith("cannot give the user his directory ")
+    shared.runtime.empty_objects(str(folder))
+    eventually(lambda: not os.listdir(folder))
+    assert os.path.exists("/etc/passwd")
+    folder.rmdir()
+
+
+@pytest.mark.parametrize("what", ["root's", "the account's elsewhere", "a link", "not there"])
+def test_no_other_directory_is_given_to_a_user(shared: SharedGround, what: str) -> None:
+    folder = shared.top / "jobs" / "objects" / "7.1.n"
+    if what == "root's":
+        with as_root():
+            folder.mkdir(mode=0o755)
+    elif what == "the account's elsewhere":
+        folder = shared.home / "mine"
+        folder.mkdir()
+    elif what == "a link":
+        (shared.home / "mine").mkdir()
+        folder.symlink_to(shared.home / "mine")
+    shared.launch("a", "true", own={"VCTL_OBJECT_DIR": str(folder)})
+    ended = shared.ended("a")
+    assert (ended.exit_code, ended.message[:36]) == (126, "cannot give the user his directory /")
+    with as_root():
+        assert not folder.exists() or folder.stat().st_uid != shared.ana.pw_uid

@@ -15,7 +15,7 @@ from vctl.config import load
 from vctl.http import listen
 from vctl.ops import logs
 from vctl.privileged.keeper import CHECK, FIRST, LINE, SCHEDULER, SERVER
-from vctl.privileged.places import LOGS, STATE
+from vctl.privileged.places import JOBS, LOGS, STATE
 from vctl.runtime.keeper import KeeperLine
 
 _HIGH = 100
@@ -37,10 +37,12 @@ def main() -> int:
             load(cwd="/")  # a mistake in the settings is told to who starts the service
             return 0
         state = f"{home}/{STATE}"
-        with suppress(FileExistsError):
-            os.symlink(f"../{LOGS}", f"{state}/{LOGS}")
+        for name in (LOGS, JOBS):
+            with suppress(FileExistsError):
+                os.symlink(f"../{name}", f"{state}/{name}")
         config = load(cwd="/", flags={"home": state, "autostart": False})
         if what == SCHEDULER:
+            make_job_folders(home)
             from vctl.daemon.loop import SharedService, run_daemon
 
             # above the descriptors that the command server gets
@@ -52,6 +54,18 @@ def main() -> int:
     except Exception as error:  # noqa: BLE001 - reported in the log of the service
         return app.failed(error, [])
     return 0
+
+
+def make_job_folders(home: str) -> None:
+    """Make the directories with the files of jobs: who knows a name in them may go there, and nobody can list them."""
+    from vctl.daemon import gangs, notices
+    from vctl.runtime import objects
+
+    for name in (objects.ROOT, notices.FOLDER, gangs.FOLDER):
+        folder = f"{home}/{JOBS}/{name}"
+        with suppress(FileExistsError):
+            os.mkdir(folder)
+        os.chmod(folder, 0o711)
 
 
 if __name__ == "__main__":

@@ -29,13 +29,14 @@ from vctl.cli.declare import Command
 from vctl.config import Config, load
 from vctl.core.caller import Caller
 from vctl.core.identity import Identity
-from vctl.errors import NotPermitted
+from vctl.errors import NotPermitted, VctlError
 from vctl.operations.declare import Context, Local, Operation, P, R
 from vctl.operations.jobs import OURS
-from vctl.ops import logs
+from vctl.ops import logs, privacy
 from vctl.ops.background import KeptScheduler
 from vctl.ops.users import Users, peer_of
 from vctl.spec import source
+from vctl.spec.params import NOT_GIVEN
 from vctl.store.store import Store
 
 MAX_BYTES = 1 << 18
@@ -182,7 +183,11 @@ class UserFork:
             store.caller, store.identity, store.address = Caller.of(os.environ), self._identity, self._address
             store.local_node = self._config.local_node
             self._store = KeptScheduler(self._config).attend(store)
-        yield self._store
+        try:
+            yield self._store
+        except VctlError as error:
+            privacy.veil_error(self._store, error)
+            raise
 
 
 def names_a_place(command: Command, values: Mapping[str, Any]) -> bool:
@@ -209,7 +214,10 @@ class UsersBackend(Local):
             "environment": {name: text for name, text in fork.environment.items() if name not in OURS},
         }
         for param in operation.params:
-            if param.name in of_process and values.get(param.name) is None:
+            takes = (
+                param.name in of_process and param.default is not NOT_GIVEN
+            )  # a change leaves both as they are
+            if takes and values.get(param.name) is None:
                 values[param.name] = of_process[param.name]
         with fork.opened() as store:
             context = Context(store, self.config, lambda given: given or {})

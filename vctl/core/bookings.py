@@ -86,6 +86,28 @@ class BookedPlaces:
                 del self.on[vnode_id]
         return changed
 
+    def binding(self, parent_id: str, end_ns: int | None) -> list[str]:
+        """The clusters whose places a job of a cluster leaves alone if it runs until then (None: for ever).
+
+        A job of another cluster could only use them if its cluster grew, and that outlives the job.
+        """
+        return [
+            name
+            for name, cluster in self.clusters.items()
+            if cluster.booking is not None
+            and (cluster.parent_id != parent_id or end_ns is None or end_ns > cluster.booking.closed_from_ns)
+        ]
+
+    def parts_of(self, cluster_ids: Iterable[str]) -> list[tuple[str, Allocation]]:
+        """The places of some bookings: (virtual node, part of it)."""
+        bookings = [self.clusters[name].booking for name in cluster_ids]
+        return [
+            (part.parent_vnode_id, part.allocation)
+            for booking in bookings
+            if booking is not None
+            for part in booking.parts
+        ]
+
     def give_back(self, vnode_id: str) -> None:
         """Give back what is kept of a virtual node: it is about to change."""
         kept = self.kept.pop(vnode_id, None)

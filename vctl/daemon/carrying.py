@@ -101,7 +101,7 @@ class Carrier:
         self.rays.begin(state)
         self.notices.begin()
         ahead = [follower.run for follower in state.ahead.runs.values()]
-        gangs.tidy(self.store.home, [*state.runs.values(), *ahead])
+        gangs.tidy(self.store.job_files, [*state.runs.values(), *ahead])
 
     def launched(self, run_id: str) -> None:
         """Note that a supervisor has the launch request of a run already, so that it needs no launch."""
@@ -159,7 +159,7 @@ class Carrier:
         self.remains.over.append(run.run_id)
         self.objects.let_go(state, run)
         if run.job_id not in state.runs_of_job:
-            gangs.forget(self.store.home, run)
+            gangs.forget(self.store.job_files, run)
         self.rays.forget(run)
         if self.rays.ended_raylet(run):
             self.memo.vacated_vnodes.add(run.vnode_id)

@@ -257,8 +257,8 @@ class DeviceObserver:
         live = {run_id: run for run_id, run in state.runs.items() if run_id not in ending}
         here = (run for run in live.values() if run.node_id == node.node_id)
         known = mains(((run.run_id, run.pid, run.pid_start, run.boot_id) for run in here), self._boot)
-        personal = None if self.store.identity is not None else str(self.store.home)
-        look, before, self._run_of = Attribution(known, live, personal), self._run_of, {}
+        look = Attribution(known, live, str(self.store.home))
+        before, self._run_of = self._run_of, {}
         fences, strangers = list[Fence](), dict[int, list[int]]()
         for device in measured:
             number = place.numbers.get(device.uuid)

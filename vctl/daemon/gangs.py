@@ -29,7 +29,7 @@ def environment(store: Store, ledger: Ledger, run: Run, port: int) -> Mapping[st
     node_ids = list(dict.fromkeys(vnode.node_id for vnode in vnodes))
     rank = [vnode.vnode_id for vnode in vnodes].index(run.vnode_id)
     beside = [index for index, vnode in enumerate(vnodes) if vnode.node_id == run.node_id]
-    path = f"{store.home}/{FOLDER}/{run.job_id}.{run.attempt}"
+    path = f"{store.job_files}/{FOLDER}/{run.job_id}.{run.attempt}"
     if not run.rank or not os.path.exists(f"{path}.nodes"):
         write_host_files(path, [_address(ledger, vnode.node_id) for vnode in vnodes])
     return {
@@ -71,6 +71,7 @@ def _write(path: str, text: str) -> None:
     try:
         os.write(fd, data)
         os.ftruncate(fd, len(data))
+        os.fchmod(fd, 0o644)  # its job may be another user's
     finally:
         os.close(fd)
     os.rename(staged, path)

@@ -148,7 +148,7 @@ def request_of(
         "VCTL_NODE_ID": run.node_id,
         **_granted(sees),
         **({"VCTL_ADDRESS": store.address} if store.address else {"VCTL_HOME": home}),
-        "VCTL_LEASE_FILE": notices.path_of(home, job.submission_id),
+        "VCTL_LEASE_FILE": notices.path_of(store.job_files, job.submission_id),
         "VCTL_OBJECT_DIR": objects.prepare(store, state, run, attempt, again=again),
     }
     if run.task_id is not None:

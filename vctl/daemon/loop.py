@@ -22,6 +22,7 @@ from vctl.engine.settings import LeaseTerms
 from vctl.errors import Conflict, DiskTrouble, Unreachable, VctlError, known
 from vctl.ops import background
 from vctl.ray.daemon import ray_nodes
+from vctl.runtime import objects as job_objects
 from vctl.runtime.cgroup_trees import step_out
 from vctl.runtime.detached import settle_in, use_cpus
 from vctl.runtime.keeper import KeeperLine
@@ -159,7 +160,9 @@ def _scheduler_of(store: Store, config: Config, *, kind: str, shared: SharedServ
         mark = None if shared is None else ("VCTL_ADDRESS", shared.address)
         keeper = None if shared is None else shared.keeper
         apart = bool(config.get("supervisor_per_job"))
-        runtime = LocalRuntime(store.home, mark=mark, apart=apart, keeper=keeper)
+        local = runtime = LocalRuntime(store.home, mark=mark, apart=apart, keeper=keeper)
+        if shared is not None:
+            job_objects.empty_for_us = local.empty_objects
     duration = config.get("lease_duration")
     return Scheduler(
         store,

@@ -20,7 +20,7 @@ FOLDER, SUFFIX = "notices", ".json"
 
 
 def path_of(home: str | Path, submission_id: str) -> str:
-    """The path of the notice of a job."""
+    """The path of the notice of a job; ``home``: ``Store.job_files``."""
     return f"{home}/{FOLDER}/{submission_id}{SUFFIX}"
 
 
@@ -35,7 +35,7 @@ class Notices:
     def begin(self) -> None:
         """Take over the notices of an earlier scheduler, and remove the files that it left half written."""
         self.of.clear()
-        for path in Path(self.store.home, FOLDER).glob("*"):
+        for path in Path(self.store.job_files, FOLDER).glob("*"):
             name, number = path.name.removesuffix(SUFFIX), None
             if path.name != name and (number := jobs.number_of(self.store, name)) is not None:
                 self.of[name] = number, _lease_of(path)
@@ -49,12 +49,14 @@ class Notices:
 
         If something is in its place, only the signal tells the job. A full disk raises.
         """
-        path = path_of(self.store.home, submission_id)
+        path = path_of(self.store.job_files, submission_id)
         fresh = f"{path}.{os.getpid()}"
         try:
             os.makedirs(os.path.dirname(path), mode=0o700, exist_ok=True)
             with open(fresh, "w", opener=_private) as file:
                 json.dump(notice, file)
+                if self.store.job_files != self.store.home:
+                    os.fchmod(file.fileno(), 0o644)  # its job is another user's
             os.replace(fresh, path)
         except OSError as error:
             if disk_trouble(error) is not None:
@@ -66,7 +68,7 @@ class Notices:
         """Remove the notices of jobs that go on, or that are over."""
         for submission_id, (job_id, lease_id) in list(self.of.items()):
             if not _is_true(state, job_id, lease_id):
-                _remove(Path(path_of(self.store.home, submission_id)))
+                _remove(Path(path_of(self.store.job_files, submission_id)))
                 del self.of[submission_id]
 
 

@@ -39,7 +39,7 @@ def prepare(store: Store, state: FollowedState, run: Run, attempt: int, *, again
     ``attempt`` is the attempt of the job. ``again``: the run may have started after an earlier call, so its outputs
     stay. Raises Unprepared.
     """
-    folder = files.folder_of(str(store.home), run.job_id, attempt, run.node_id)
+    folder = files.folder_of(str(store.job_files), run.job_id, attempt, run.node_id)
     try:
         files.make(folder)
     except OSError as error:
@@ -56,7 +56,7 @@ def prepare(store: Store, state: FollowedState, run: Run, attempt: int, *, again
 
 def _bring(store: Store, state: FollowedState, run: Run, attempt: int, name: str) -> None:
     """Make one input visible on a run's node, from the first node on which it can be found."""
-    folder = files.folder_path(store.home, run.job_id, attempt, run.node_id)
+    folder = files.folder_path(store.job_files, run.job_id, attempt, run.node_id)
     there = state.tasks.objects.get(run.job_id, {}).get(name)
     node_ids = [] if there is None else list(there.at)
     if run.node_id in node_ids[:1] and files.is_there(folder, name):
@@ -65,7 +65,7 @@ def _bring(store: Store, state: FollowedState, run: Run, attempt: int, name: str
     for node_id in node_ids:
         if node_id != run.node_id:
             try:
-                files.bring(files.folder_path(store.home, run.job_id, attempt, node_id), folder, name)
+                files.bring(files.folder_path(store.job_files, run.job_id, attempt, node_id), folder, name)
             except files.Unusable as error:
                 problem = error.problem
             else:
@@ -108,7 +108,7 @@ class Objects:
         nodes = self._nodes.pop(run.job_id)
         if attempt is not None:
             for node_id in sorted(nodes):
-                files.let_go(self.store.home, run.job_id, attempt, node_id)
+                files.let_go(self.store.job_files, run.job_id, attempt, node_id)
 
     def have_lost_a_node(self, state: FollowedState) -> bool:
         """Whether a node has died since the last time."""
@@ -118,15 +118,15 @@ class Objects:
         """Remove the directories of lost nodes, and periodically those of ended jobs that a crash left."""
         is_due = self._next <= uptime
         if is_due or self.have_lost_a_node(state):
-            for key in files.folders(self.store.home):
+            for key in files.folders(self.store.job_files):
                 if self._is_on_a_lost_node(state, *key):
-                    files.remove(self.store.home, *key)
+                    files.remove(self.store.job_files, *key)
                 elif is_due and not table.is_wanted(self.store, *key[:2]):
-                    files.let_go(self.store.home, *key)
+                    files.let_go(self.store.job_files, *key)
             self._dead = set(state.dead_nodes)
         if is_due:
             self._next = uptime + int(self.interval_s * 1e9)
-        files.tidy(self.store.home)  # at leisure: removing files is slow beside commits
+        files.tidy(self.store.job_files)  # at leisure: removing files is slow beside commits
 
     def _is_on_a_lost_node(self, state: FollowedState, job_id: int, _: int, node_id: str) -> bool:
         node = state.ledger.nodes.get(node_id)

@@ -215,6 +215,6 @@ class Observer:
         if end.exit is None or end.exit.exit_code != 0 or task is None or not task.outputs:
             return end
         attempt = attempt_of(self.store, state, end.run.job_id) or 0
-        folder = files.folder_path(self.store.home, end.run.job_id, attempt, end.run.node_id)
+        folder = files.folder_path(self.store.job_files, end.run.job_id, attempt, end.run.node_id)
         outputs = self.measuring.result(end.run.run_id, folder, list(task.outputs))
         return None if outputs is None else replace(end, outputs=outputs)

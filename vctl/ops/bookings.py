@@ -66,6 +66,12 @@ def reserve(
             raise refuse(
                 param("cluster"), "a job cannot book parts of itself", "name the primary or a logical cluster"
             )
+        outer = None if above is None else rows.cluster(above).booking
+        if outer is not None and outer.end_ns < span[1]:
+            raise Conflict(
+                f"{cluster_text(parent)} is itself booked until {timestamp(outer.end_ns)} only",
+                fix="let it end by then, or book resources of another cluster",
+            )
         cluster_id = name or _unused(store)
         if table.get(store, cluster_id) is not None:
             raise Conflict(

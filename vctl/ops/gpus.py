@@ -207,8 +207,9 @@ class _Processes:
             processes.boot_id(),
         )
         self._identity = store.identity
-        home = None if store.identity is not None else str(store.home)
-        self._attribution = probe.Attribution(mains, self._job_of, home)
+        self._attribution = probe.Attribution(
+            mains, self._job_of, str(store.home), by_mark=store.identity is None
+        )
         self._now, self._ticks = store.clock(), processes.ticks_now()
 
     def forms(self, there: Iterable[DeviceProcess], *, is_booked: bool) -> list[GpuProcess]:

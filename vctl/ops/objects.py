@@ -110,7 +110,9 @@ def put(store: Store, name: str, *, environment: Mapping[str, str] | None = None
         rights.check_own(store, job, "put an object into")
         if job["status"] != jb.RUNNING:
             raise Conflict(f"job {submission_id} is {job['status']}", fix="put objects while the job runs")
-        directory = files.folder_path(store.home, job["job_id"], job["attempt"], _known_node(store, node_id))
+        directory = files.folder_path(
+            store.job_files, job["job_id"], job["attempt"], _known_node(store, node_id)
+        )
         try:
             size = files.size_of(directory, name)
         except files.Unusable as error:
@@ -138,8 +140,8 @@ def orphaned(store: Store) -> list[tuple[int, int, str]]:
     """(job, attempt, node) of the directories of objects that no job needs any more."""
     return [
         directory
-        for directory in files.folders(store.home)
-        if not files.is_empty(store.home, *directory) and not table.is_wanted(store, *directory[:2])
+        for directory in files.folders(store.job_files)
+        if not files.is_empty(store.job_files, *directory) and not table.is_wanted(store, *directory[:2])
     ]
 
 
@@ -147,7 +149,7 @@ def remove_orphaned(store: Store) -> list[str]:
     """Remove the directories that ``orphaned`` finds; returns a sentence about each."""
     done = []
     for job_id, attempt, node_id in orphaned(store):
-        files.remove(store.home, job_id, attempt, node_id)
+        files.remove(store.job_files, job_id, attempt, node_id)
         done.append(
             f"removed the objects of job {job_id}, attempt {attempt}, on {node_id}, which no job needs"
         )
@@ -161,7 +163,8 @@ def without_files(store: Store) -> list[str]:
         for stored in list_objects(store)[0]
         if not any(
             files.is_there(
-                files.folder_path(store.home, stored["job_id"], stored["attempt"], node_id), stored["name"]
+                files.folder_path(store.job_files, stored["job_id"], stored["attempt"], node_id),
+                stored["name"],
             )
             for node_id in stored["node_ids"]
         )
@@ -202,7 +205,7 @@ def _forms(store: Store, copies: Sequence[Row]) -> list[ObjectForm]:
     for row in copies:
         form = by_name.get((row["job_id"], row["name"]))
         if form is None:
-            directory = files.folder_path(store.home, row["job_id"], row["attempt"], row["node_id"])
+            directory = files.folder_path(store.job_files, row["job_id"], row["attempt"], row["node_id"])
             by_name[row["job_id"], row["name"]] = {
                 "object_id": f"{row['submission_id']}/{row['name']}",
                 "name": row["name"],

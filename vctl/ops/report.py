@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from vctl.core.resources import CPU, GPU, MEMORY, SCALE
 from vctl.errors import BadSpec, param
+from vctl.ops import privacy
 from vctl.spec.options import parse_since
 from vctl.store import accounts
 from vctl.store.rows import loads
@@ -33,7 +34,11 @@ def report(
             f"{param('since')} is not before {param('until')}", fix="give an earlier time, such as 7d"
         )
     with store.snapshot():
-        known, lines = accounts.AccountingPeriod(store, by, begin, end, now), _Lines(by)
+        # of a private queue, nobody but its admins is told who has jobs there
+        hidden = [] if by == accounts.CLUSTER else privacy.private_clusters(store)
+        viewer = "" if store.identity is None else store.identity.name
+        known = accounts.AccountingPeriod(store, by, begin, end, now, hidden, viewer)
+        lines = _Lines(by)
         for key, outcome, resources, attempts, held_us in known.held():
             lines.hold(key, outcome, loads(resources or "{}"), attempts, held_us)
         for key, status, count in known.endings():

@@ -15,8 +15,20 @@ _FRESH_S = 30.0
 """How long an account is believed where the files of the host have not changed: a directory server may know more."""
 _FILES = ("/etc/passwd", "/etc/group", "/etc/shadow", "/etc/login.defs")
 _DAY_S = 86400
+ALLOW_GROUPS = "/etc/vctl/allow_groups"
+"""If there is this file, only members of the groups in it may have processes."""
 _MAX_ACCOUNTS = 4096
 _PASSWORD, _CHANGED, _LONGEST, _INACTIVE, _EXPIRES = 1, 2, 4, 6, 7
+
+
+def allowed_groups(file: str = ALLOW_GROUPS) -> tuple[str, ...]:
+    """The groups in root's own file, one a line; none where there is no such file: then everybody may."""
+    try:
+        with open(file, encoding="utf-8") as lines:
+            names = [line.partition("#")[0].strip() for line in lines]
+    except FileNotFoundError:
+        return ()
+    return tuple(name for name in names if name) or ("(nobody)",)
 
 
 class UserRefused(ValueError):

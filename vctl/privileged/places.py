@@ -1,7 +1,7 @@
 """The places of a shared service on the disk, and the account that it runs under.
 
 ``HOME`` and what is directly in it belongs to root, so that nobody else can rename or replace it; only ``HOME/state``
-is the account's. What exists already is not changed: it is refused unless it is as it would be made.
+and ``HOME/jobs`` are the account's. What exists already is not changed: it is refused unless it is as it would be made.
 """
 
 import fcntl
@@ -71,7 +71,7 @@ def prepare(home: str, account: Account) -> None:
     _folder(home, 0, 0, 0o755)
     _folder(f"{home}/{STATE}", account.uid, account.gid, 0o700)
     _folder(f"{home}/{LOGS}", 0, account.gid, 0o750)
-    _folder(f"{home}/{JOBS}", 0, 0, 0o711)
+    _folder(f"{home}/{JOBS}", account.uid, account.gid, 0o711)
 
 
 def check_above(path: str) -> None:

@@ -200,7 +200,11 @@ def _bounds(limits: "list[Any]") -> tuple[int, int, int]:
 
 def _folder(text: str) -> bytes:
     encoded = _text(text)
-    if not 0 < len(encoded) <= MAX_RUN_ID_BYTES or not _NOT_IN_FOLDERS.isdisjoint(text):
+    if (
+        text in (".", "..")
+        or not 0 < len(encoded) <= MAX_RUN_ID_BYTES
+        or not _NOT_IN_FOLDERS.isdisjoint(text)
+    ):
         raise ValueError
     return encoded
 

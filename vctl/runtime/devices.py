@@ -1,7 +1,8 @@
 """Who uses a device: its processes, as /proc shows them, and the run to which each of them belongs.
 
-A process belongs to a run if the main process of that run is among its ancestors; else by the mark that runs hand on
-in the environment, which a daemon that left its parents still has. Knows nothing of jobs and tables.
+A process belongs to a run if the main process of that run is among its ancestors; else by the control group of the run,
+which it cannot leave; else by the mark that runs hand on in the environment, which a daemon that left its parents still
+has. Knows nothing of jobs and tables.
 """
 
 import os
@@ -9,6 +10,8 @@ from collections.abc import Collection, Iterable, Mapping
 
 from vctl.core.values import value
 from vctl.runtime import processes
+from vctl.runtime.cgroup_trees import name_of
+from vctl.runtime.cgroups import FILES, RUN, text
 from vctl.runtime.measured import DeviceProcess
 from vctl.runtime.processes import HOME_MARK, RUN_MARK
 
@@ -39,12 +42,13 @@ Mains = Mapping[int, tuple[int, str]]
 class Attribution:
     """Finds the runs of processes; each process of /proc is read once.
 
-    ``live``: the runs that are not over. ``home``: the state directory whose runs the marks in the environment name.
-    Without it only ancestors count: between users, who may set a variable could name the run of anybody.
+    ``live``: the runs that are not over. ``home``: the state directory whose runs control groups and marks name.
+    ``by_mark``: not between users, as who may set a variable could name the run of anybody.
     """
 
-    def __init__(self, mains: Mains, live: Collection[str], home: str | None = None) -> None:
-        self._mains, self._live, self._home = mains, live, home
+    def __init__(self, mains: Mains, live: Collection[str], home: str, *, by_mark: bool = True) -> None:
+        self._mains, self._live, self._home, self._has_marks = mains, live, home, by_mark
+        self._group = b"/" + name_of(os.fsencode(home)) + b"/"
         self._known: dict[int, processes.Process | None] = {}
 
     def see(self, process: DeviceProcess) -> OnDevice:
@@ -52,7 +56,7 @@ class Attribution:
         found = self._process(process.pid)
         if found is None or process.user:
             return OnDevice(process.pid, process.memory, None, None)
-        run_id = self._by_ancestors(process.pid) or self._by_mark(process.pid)
+        run_id = self._by_ancestors(process.pid) or self._by_group(process.pid) or self._by_mark(process.pid)
         is_over = run_id is not None and run_id not in self._live
         return OnDevice(process.pid, process.memory, owner(process.pid), found.started, run_id, is_over)
 
@@ -72,8 +76,16 @@ class Attribution:
             pid = found.parent
         return None
 
+    def _by_group(self, pid: int) -> str | None:
+        for line in (text(FILES, b"/proc/%d/cgroup" % pid) or b"").splitlines():
+            _, _, inside = line.partition(self._group)
+            _, mark, name = (b"/" + inside).partition(b"/" + RUN)
+            if inside and mark:
+                return os.fsdecode(name.partition(b"/")[0].removesuffix(b" (deleted)"))
+        return None
+
     def _by_mark(self, pid: int) -> str | None:
-        if self._home is None:
+        if not self._has_marks:
             return None
         try:
             variables = processes.environment(pid)

@@ -122,7 +122,7 @@ def _questions_to(service: "user_processes.UserProcesses") -> "Questions":
         from vctl.runtime import questions
     else:
         import questions
-    return questions.Questions(service.accounts, service.state)
+    return questions.Questions(service.accounts, service.state, service.objects)
 
 
 def _fork_and_hand(

@@ -49,7 +49,7 @@ WORDS_BEFORE = 9
 """How many words stand before a command that this script starts."""
 _NEWNS, _NEWUSER, _NEWPID = 0x00020000, 0x10000000, 0x20000000
 _MS_NOSUID, _MS_NODEV, _MS_NOEXEC, _MS_BIND, _MS_REC, _MS_SLAVE = 2, 4, 8, 4096, 16384, 1 << 19
-_CHUNK_BYTES, _INIT_S, _MNT_DETACH = 4096, 0.005, 2
+_CHUNK_BYTES, _INIT_S, _MNT_DETACH = 4096, 0.02, 2
 _INFO_BYTES, _SENDER = 128, 12  # of a signalfd_siginfo: its size, and where the pid of the sender is
 _libc = ctypes.CDLL(None, use_errno=True)
 
@@ -268,30 +268,31 @@ def run(cwd: str, command: list[str], tmp: "own_tmp.OwnTmp | None", *, has_init:
     asker = asker_of(os.getpid())
     before = signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
     signals = _descriptor_of_all()
-    init, life = (-1, -1) if has_init else start_init()
+    init, life = (-1, -1) if has_init else start_init(tmp)
     child = os.fork()
     if child == 0:
         os.setsid()  # as any command of a run is
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
         become(cwd, command)
     status = follow(child, asker, signals)
-    is_empty = has_init
     if not has_init:
         os.close(life)
-        is_empty = bool(select.select([init], [], [], _INIT_S)[0])  # it ends at once where nothing is left
-    if tmp is not None and is_empty:
+        select.select(
+            [init], [], [], _INIT_S
+        )  # it ends soon where nothing is left, and is an orphan of the run else
+    elif tmp is not None:
         uncover(tmp)
     end_as(status)
 
 
-def start_init() -> tuple[int, int]:
+def start_init(tmp: "own_tmp.OwnTmp | None") -> tuple[int, int]:
     """Start the init: a handle of its process, and what to close when the command has ended. Raises NotPossible."""
     reading, saying = os.pipe()
     life, ours = os.pipe()
     init = os.fork()
     if init == 0:
         os.close(ours)
-        be_init(life, saying)
+        be_init(tmp, life, saying)
     os.close(life)
     os.close(saying)
     if (said := os.read(reading, _CHUNK_BYTES)) != b"\n":
@@ -300,8 +301,11 @@ def start_init() -> tuple[int, int]:
     return os.pidfd_open(init), ours
 
 
-def be_init(life: int, saying: int) -> None:
-    """Collect orphans until the command has ended (then ``life`` ends) and no process is left. Signals stay blocked."""
+def be_init(tmp: "own_tmp.OwnTmp | None", life: int, saying: int) -> None:
+    """Collect orphans until the command has ended (then ``life`` ends) and no process is left; remove its files.
+
+    All signals stay blocked.
+    """
     try:
         mount("proc", "/proc", "proc", _MS_NOSUID | _MS_NODEV | _MS_NOEXEC)
     except NotPossible as error:
@@ -328,6 +332,8 @@ def be_init(life: int, saying: int) -> None:
                 pass
         except ChildProcessError:
             if is_over:
+                if tmp is not None:
+                    uncover(tmp)
                 os._exit(0)
 
 

@@ -16,7 +16,7 @@ import os
 import re
 import shutil
 import stat
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from vctl.errors import disk_trouble
@@ -43,6 +43,8 @@ class _Known:
 
 _known: dict[str, _Known] = {}
 """State directory's ``objects`` -> the directories in it."""
+empty_for_us: Callable[[str], None] | None = None
+"""In a shared service: has a directory emptied with the rights of its user."""
 _STAGED, _BROUGHT = ".incoming-", ".brought-"
 """Prefixes of names that are no objects: the name of an object begins with a letter or digit."""
 _WRITE = stat.S_IWUSR | stat.S_IWGRP | stat.S_IWOTH
@@ -111,11 +113,12 @@ def _make_folder(folder: str | Path) -> None:
     try:
         os.mkdir(folder, 0o700)
     except FileExistsError:
-        mode = os.lstat(folder).st_mode
+        info = os.lstat(folder)
+        mode = info.st_mode
         if not stat.S_ISDIR(mode):
             os.unlink(folder)
             os.mkdir(folder, 0o700)
-        elif stat.S_IMODE(mode) != 0o700:  # a job has changed the mode
+        elif stat.S_IMODE(mode) != 0o700 and info.st_uid == os.geteuid():  # a job has changed the mode
             os.chmod(folder, 0o700)
 
 
@@ -190,7 +193,14 @@ def remove(home: Path, job_id: int, attempt: int, node_id: str) -> None:
     """Remove the objects of an attempt of a job on a node, if there are any."""
     folder = folder_of(str(home), job_id, attempt, node_id)
     _known_below(f"{home}/{ROOT}").made.discard(folder)
+    _remove(folder)
+
+
+def _remove(folder: str) -> None:
+    """Remove a directory; what only its user can remove goes soon, and the directory with the next look at all."""
     trees.remove(Path(folder))
+    if empty_for_us is not None and os.path.lexists(folder):
+        empty_for_us(folder)
 
 
 def let_go(home: Path, job_id: int, attempt: int, node_id: str) -> None:
@@ -207,7 +217,7 @@ def tidy(home: Path) -> None:
     known.stale.update(list(known.spares)[: -_MAX_SPARES or None])
     for folder in sorted(known.stale):
         known.spares.pop(folder, None)
-        trees.remove(Path(folder))
+        _remove(folder)
         known.stale.discard(folder)
 
 
@@ -280,6 +290,8 @@ def _make_read_only(folder: int, name: str) -> None:
 def _link_tree(above: int, name: str, target: Path) -> None:
     for within, folder, names in trees.walk(above, name):
         os.mkdir(target / within, 0o700)
+        if os.fstat(folder).st_uid != os.geteuid():
+            os.chmod(target / within, 0o755)
         for file in names:
             _link(folder, file, target / within / file)
 
@@ -296,3 +308,5 @@ def _link(folder: int, name: str, target: Path) -> None:
             fd = os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=folder)
             with open(fd, "rb") as source, open(target, "xb") as copy:
                 shutil.copyfileobj(source, copy, 1 << 20)
+                if os.fstat(source.fileno()).st_uid != os.geteuid():  # of a user, who is to read the copy
+                    os.fchmod(copy.fileno(), 0o644 | stat.S_IMODE(mode) & 0o111)

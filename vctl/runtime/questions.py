@@ -5,6 +5,8 @@ A question is JSON, and comes with the socket for its answer, which is words in 
     {"signal": SIGNO, "pid": PID, "started": TICKS}   "1" if exactly this process has got it, else "0"
     {"name": NAME, "marked": "NAME=VALUE"}            "PID TICKS VALUE" of each process with both variables
     {"clear": RUN}                                    ends what is in the cgroups of a run; the pids that are left
+    {"empty": NAME}                                   "1" if a process now removes what a user has left in his directory
+                                                      of objects with this name, with his rights; else nothing
 
 Only processes of users are signalled or shown: whoever may ask for any process of theirs to be started could end them
 anyhow. A supervisor can only be woken.
@@ -13,6 +15,7 @@ Stand-alone, like processes.py. Loaded only by the launcher of a shared service.
 """
 
 import os
+import stat
 import sys
 
 MYPY = False
@@ -34,11 +37,16 @@ else:
     import _signal as signal  # see processes.py
 
 
+_FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+_NOBODY = 65534
+
+
 class Questions:
     """Answers questions about the processes of users. ``accounts``: whose numbers are those of people."""
 
-    def __init__(self, accounts: "Accounts", state: bytes) -> None:
-        self.accounts, self.state = accounts, state
+    def __init__(self, accounts: "Accounts", state: bytes, objects: bytes) -> None:
+        """``state``: the directory of the service; ``objects``: the one with the objects of all jobs."""
+        self.accounts, self.state, self.objects = accounts, state, objects
 
     def answer(self, question: bytes, line: int) -> None:
         """Carry out what the scheduler may not do itself, and answer on a socket; a bad question gets no answer."""
@@ -48,6 +56,8 @@ class Questions:
                 said = b"%d" % self._signal(*(_number(words[name]) for name in ("signal", "pid", "started")))
             elif type(words) is dict and words.keys() == {"marked", "name"}:
                 said = b"".join(self._marked(os.fsencode(words["name"]), os.fsencode(words["marked"])))
+            elif type(words) is dict and words.keys() == {"empty"}:
+                said = self._empty(run_request.name(words["empty"]))
             elif type(words) is dict and words.keys() == {"clear"}:
                 run = run_request.name(words["clear"])
                 left = cgroup_trees.clear(run, cgroup_trees.bases(self.state))
@@ -61,6 +71,23 @@ class Questions:
             sys.stderr.flush()
         except OSError:
             return  # the scheduler has gone
+
+    def _empty(self, name: bytes) -> bytes:
+        """Have a directory emptied by a process of its own: a tree of a user may be large."""
+        folder = os.open(self.objects + b"/" + name, _FOLDER)
+        try:
+            owner = os.fstat(folder).st_uid
+            if not self.accounts.is_of_a_person(owner) or os.fork() != 0:
+                return b"1"
+            try:
+                os.setgroups(())
+                os.setresgid(_NOBODY, _NOBODY, _NOBODY)
+                os.setresuid(owner, owner, owner)
+                _remove_all_in(folder)
+            finally:
+                os._exit(0)
+        finally:
+            os.close(folder)
 
     def _signal(self, signo: int, pid: int, started: int) -> bool:
         """Signal a process of a user, or wake a supervisor; False if there is no such process."""
@@ -79,6 +106,24 @@ class Questions:
             for one in found:
                 if b"\n" not in run and all(map(self.accounts.is_of_a_person, processes.uids(one.pid))):
                     yield b"%d %d %b\n" % (one.pid, one.started, run)
+
+
+def _remove_all_in(folder: int) -> None:
+    """Remove what is in a directory, and follow no link; what cannot be removed stays."""
+    for name in os.listdir(folder):
+        try:
+            if not stat.S_ISDIR(os.stat(name, dir_fd=folder, follow_symlinks=False).st_mode):
+                os.unlink(name, dir_fd=folder)
+                continue
+            os.chmod(name, stat.S_IRWXU, dir_fd=folder)
+            inner = os.open(name, _FOLDER, dir_fd=folder)
+            try:
+                _remove_all_in(inner)
+            finally:
+                os.close(inner)
+            os.rmdir(name, dir_fd=folder)
+        except OSError:
+            continue
 
 
 def _number(word: object) -> int:

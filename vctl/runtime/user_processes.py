@@ -22,7 +22,9 @@ else:
 
 _FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _MAX_ANSWER = 8192
-_LOGS, _STATE_LOGS = b"/logs", b"/logs"
+_LOGS, _STATE_LOGS, _OBJECTS = b"/logs", b"/logs", b"/jobs/objects"
+_OBJECTS_VARIABLE = b"VCTL_OBJECT_DIR"
+_SHARED_FOLDER = 0o2770  # a user's, in which the service may work, too: what is made there has its group
 
 
 class Becoming:
@@ -53,8 +55,9 @@ class UserProcesses:
 
     def __init__(self, state: bytes, home: bytes, uid: int, gid: int) -> None:
         self.state, self.home, self.gid = state, home, gid
+        self.objects = home + _OBJECTS
         self.as_account = child.AsAccount(uid, gid)
-        self.accounts = accounts.Accounts(uid)
+        self.accounts = accounts.Accounts(uid, accounts.allowed_groups())
 
     def start(self, plan: spawning.Plan, uid: int, *, keeps_log: bool) -> Becoming:
         """Start a process of a user in a session of its own. Raises NotStarted."""
@@ -68,6 +71,8 @@ class UserProcesses:
             raise spawning.SpawnError(
                 126, "cannot look up uid", name, error, passes=spawning.passes(error)
             ) from None
+        if objects := env.get(_OBJECTS_VARIABLE):
+            self._give(objects, account)
         log = self._open_log(log_path, account)
         try:
             env = {**env, **account.variables()}
@@ -83,6 +88,27 @@ class UserProcesses:
             os.close(log)
             log = -1
         return Becoming(pid, pipe, log)
+
+    def _give(self, path: bytes, account: "accounts.UserAccount") -> None:
+        """Give the user the directory for his objects, which the account has made. Raises SpawnError."""
+        folder = -1
+        try:
+            if os.path.dirname(path) != self.objects:
+                raise PermissionError(errno.EPERM, os.strerror(errno.EPERM))
+            with self.as_account:
+                folder = os.open(path, _FOLDER)
+            owner = os.fstat(folder).st_uid
+            if owner == self.as_account.uid:
+                os.fchown(folder, account.uid, self.gid)
+                os.fchmod(folder, _SHARED_FOLDER)
+            elif owner != account.uid:
+                raise PermissionError(errno.EPERM, os.strerror(errno.EPERM))
+        except (OSError, ValueError) as error:
+            problem = "cannot give the user his directory"
+            raise spawning.SpawnError(126, problem, path, error, passes=spawning.passes(error)) from None
+        finally:
+            if folder >= 0:
+                os.close(folder)
 
     def _open_log(self, path: bytes, account: "accounts.UserAccount") -> int:
         """Open a log in the directory of logs, which is root's, above the standard files. Raises SpawnError."""

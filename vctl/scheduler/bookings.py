@@ -18,6 +18,7 @@ from vctl.core.resources import EMPTY, Allocation, FreeCapacity, parts_of, withi
 from vctl.core.values import replace
 from vctl.scheduler.availability import AvailabilityProfile
 from vctl.scheduler.candidate_nodes import candidates_in
+from vctl.scheduler.elasticity import can_grow, level_above
 from vctl.scheduler.placement import Placed, Unplaced, place_on
 from vctl.scheduler.placement_result import Piece, seated, vnodes_of
 from vctl.scheduler.plan import Start, still_fits
@@ -44,7 +45,9 @@ def booked(ledger: Ledger) -> list[Shared]:
         one = Reservation(
             -2 - number, cluster_id, booking.closed_from_ns, booking.end_ns, NOWHERE, claims, is_booking=True
         )
-        found.append(Shared(one, level, level, frozenset()))
+        # what a cluster has borrowed and does not use may go home for a job anywhere below the level of its growth
+        scope = level_above(ledger, level) if can_grow(ledger.clusters[level]) else level
+        found.append(Shared(one, level, scope, frozenset()))
     return found
 
 
@@ -55,12 +58,11 @@ def booked_on(ledger: Ledger, level: str) -> list[Reservation]:
 
 def binding(ledger: Ledger, job: PendingJob, now_ns: int) -> list[str]:
     """The bookings whose places a job must leave alone if it starts now."""
-    end_ns = None if job.time_limit_ns is None else now_ns + job.time_limit_ns
-    return [
-        shared.reservation.submission_id
-        for shared in booked(ledger)
-        if shared.level != job.parent_id or shared.reservation.binds(end_ns)
-    ]
+    if ledger.booked is None:
+        return []
+    return ledger.booked.binding(
+        job.parent_id, None if job.time_limit_ns is None else now_ns + job.time_limit_ns
+    )
 
 
 def returned_by(ledger: Ledger, running: Running, now_ns: int) -> Returns:

@@ -178,7 +178,11 @@ class Preemptor:
 
         def hidden() -> Reserved:
             binding = (r for r in reserved() if r.job_id not in self.holds.nominations)
-            return self.holds.out_of_reach(job), [part for r in binding for part in r.placed.parts]
+            parts = [part for r in binding for part in r.placed.parts]
+            if (booked := self.ledger.booked) is not None:
+                end_ns = None if job.time_limit_ns is None else self.now_ns + job.time_limit_ns
+                parts += booked.parts_of(booked.binding(job.parent_id, end_ns))
+            return self.holds.out_of_reach(job), parts
 
         outcome = None
         if self._remaining > 0:

@@ -163,7 +163,8 @@ class SharedReservations:
         """Whether a job would be in the way of a reservation. No cluster grows over the place of a booking."""
         if shared.reservation.is_booking and shared.level != job.parent_id:
             above = self._upward(job.parent_id)
-            return above.index(shared.level) <= above.index(level_above(self.ledger, job.parent_id))
+            level = above.index(level_above(self.ledger, job.parent_id))
+            return shared.level not in above or above.index(shared.level) <= level
         return shared.reservation.binds(end_ns)
 
     @contextmanager

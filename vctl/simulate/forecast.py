@@ -50,9 +50,11 @@ from vctl.scheduler.explain.trial import (
     settle,
     stop,
 )
+from vctl.scheduler.explain.words import limit_reached
 from vctl.scheduler.fairness import Usage
 from vctl.scheduler.gang_growth import place_or_grow
 from vctl.scheduler.lending import kept_back, withhold
+from vctl.scheduler.limits import LimitUse, least_of
 from vctl.scheduler.orders import order_key
 from vctl.scheduler.placement import Unplaced
 from vctl.scheduler.plan import Plan, Start, Trial, nodes_of
@@ -488,6 +490,11 @@ class _Future(Player):
         queue = self.queues.get(job.parent_id)
         reason, message = ("", "") if queue is None else self._why(queue, job)
         if queue is not None and reason in (jb.CAP_REACHED, jb.USER_LIMIT):
+            asked = least_of(job)
+            for limit in LimitUse(self.ledger.limits, (), self._chain).refusals(
+                job.parent_id, job.user, asked
+            ):
+                return limit_reached(limit, job.parent_id, job.user)  # it exceeds the limit by itself
             runs = [
                 one.submission_id
                 for one in self._holders.values()
@@ -502,11 +509,14 @@ class _Future(Player):
 
     def _counts_beside(self, job: PendingJob, other: RunningJob) -> bool:
         """Whether another job counts, too, where a limit keeps a job back: in its queue, for its user or a cluster."""
-        above = [PRIMARY, *(one.cluster_id for one in self.ledger.upward(other.parent_id))]
+        above = self._chain(other.parent_id)
         return other.parent_id == job.parent_id or any(
             other.user == job.user if limit.subject == USER else limit.name in above
             for limit in self.ledger.limits
         )
+
+    def _chain(self, cluster_id: str) -> list[str]:
+        return [*(one.cluster_id for one in self.ledger.upward(cluster_id)), PRIMARY]
 
     def _order(self, queue: Queue) -> list[PendingJob]:
         """The jobs that are left in a queue at the end, in its order."""

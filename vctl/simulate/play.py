@@ -248,8 +248,8 @@ class Player:
     def _close_bookings(self) -> None:
         """Close the booked clusters whose end has come, with the jobs in them."""
         for cluster_id in sorted(self.ledger.timed):
-            booking = self.ledger.clusters[cluster_id].booking
-            if booking is None or booking.end_ns > self.now_ns:
+            cluster = self.ledger.clusters.get(cluster_id)  # None: it was in one that has closed
+            if cluster is None or cluster.booking is None or cluster.booking.end_ns > self.now_ns:
                 continue
             below = [cluster_id, *self.ledger.below(cluster_id)]
             for one in below:
@@ -263,7 +263,7 @@ class Player:
                             jb.BOOKING_ENDED,
                             "the booking of its cluster has ended",
                         )
-            self.ledger.put_cluster(replace(self.ledger.clusters[cluster_id], state=REMOVING))
+            self.ledger.put_cluster(replace(cluster, state=REMOVING))
             for one in reversed(below):
                 if one in self.ledger.clusters and self._is_unused(one):
                     self.ledger.remove_cluster(one)

@@ -7,7 +7,7 @@ microseconds, by what was held as text: whoever reads them multiplies, in exact 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 
 from vctl.core.limits import DAY_US
 from vctl.store.rows import dumps
@@ -43,6 +43,7 @@ _WAITS = " UNION ALL ".join((
     _AGAIN,
 ))  # fmt: skip
 """The wait of each job whose first attempt started in a time, in microseconds."""
+_SEEN = "(user = :viewer OR cluster_id NOT IN (SELECT value FROM json_each(:hidden)))"
 MOST_BY_INDEX = 0.1
 """The part of all jobs from which on it is faster to read all of them than to find those that ended in a time."""
 
@@ -50,9 +51,22 @@ MOST_BY_INDEX = 0.1
 class AccountingPeriod:
     """What is asked about one time, in nanoseconds since the epoch, by user, cluster or job; inside a snapshot."""
 
-    def __init__(self, store: Store, by: str, since: int, until: int, now: int) -> None:
+    def __init__(
+        self,
+        store: Store,
+        by: str,
+        since: int,
+        until: int,
+        now: int,
+        hidden: Sequence[str] = (),
+        viewer: str = "",
+    ) -> None:
+        """``hidden``: clusters of which only the jobs of ``viewer`` count."""
         self._db, self._by, self._key = store.db, by, _KEYS[by]
-        self._time = {"since": since, "until": until, "now": min(now, until)}
+        self._time = {"since": since, "until": until}
+        self._now = min(now, until)
+        self._hidden = {"hidden": dumps(list(hidden)), "viewer": viewer} if hidden else {}
+        self._seen = _SEEN if hidden else "true"
         self._is_now = until >= now
         ended = store.value("SELECT count(*) FROM jobs INDEXED BY jobs_ended WHERE ended_at >= ?", since)
         known = store.value("SELECT coalesce(sum(count), 0) FROM job_counts")
@@ -66,33 +80,36 @@ class AccountingPeriod:
         spans = _SPANS.format(ended=self._ended)
         yield from self._db.execute(
             f"SELECT {self._key}, outcome, resources, count(*), sum(max(0, min(ended_at, :until) / 1000"
-            f" - max(started_at, :since) / 1000)) FROM ({spans}) GROUP BY 1, 2, 3",
-            self._time,
+            f" - max(started_at, :since) / 1000)) FROM ({spans}) WHERE {self._seen} GROUP BY 1, 2, 3",
+            {**self._time, **self._hidden, "now": self._now},
         )
         if self._by != JOB:
             yield from self._db.execute(
                 f"SELECT {self._key}, outcome, resources, 0, sum(held_us)"
-                " FROM past_use WHERE day * :day >= :since / 1000 AND day * :day < :until / 1000 GROUP BY 1, 2, 3",
-                {"since": self._time["since"], "until": self._time["until"], "day": DAY_US},
+                f" FROM past_use WHERE day * :day >= :since / 1000 AND day * :day < :until / 1000 AND {self._seen}"
+                " GROUP BY 1, 2, 3",
+                {**self._time, **self._hidden, "day": DAY_US},
             )
 
     def endings(self) -> Iterator[Row]:
         """Key, status, and the number of jobs that ended so; those that run now, if the time is not over."""
-        key = self._key.replace("cluster_id", "parent_cluster_id")
+        key, seen = (text.replace("cluster_id", "parent_cluster_id") for text in (self._key, self._seen))
         yield from self._db.execute(
             f"SELECT {key}, status, sum(members) FROM jobs {self._ended}"
-            " WHERE ended_at >= :since AND ended_at < :until GROUP BY 1, 2",
-            {"since": self._time["since"], "until": self._time["until"]},
+            f" WHERE ended_at >= :since AND ended_at < :until AND {seen} GROUP BY 1, 2",
+            {**self._time, **self._hidden},
         )
         if self._is_now:
             yield from self._db.execute(
-                f"SELECT {key}, status, count(*) FROM jobs INDEXED BY jobs_running WHERE status = 'RUNNING' GROUP BY 1"
+                f"SELECT {key}, status, count(*) FROM jobs INDEXED BY jobs_running"
+                f" WHERE status = 'RUNNING' AND {seen} GROUP BY 1",
+                self._hidden,
             )
 
     def waits(self) -> Iterator[Row]:
         """Key and wait, in microseconds, of each job that first started in the time."""
-        found = f"SELECT {self._key}, wait FROM ({_WAITS.format(ended=self._ended)})"
-        yield from self._db.execute(found, {"since": self._time["since"], "until": self._time["until"]})
+        found = f"SELECT {self._key}, wait FROM ({_WAITS.format(ended=self._ended)}) WHERE {self._seen}"
+        yield from self._db.execute(found, {**self._time, **self._hidden})
 
     def names(self, numbers: Iterable[object]) -> dict[int, str]:
         """Number of a job -> its id."""

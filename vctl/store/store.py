@@ -8,6 +8,7 @@ import os
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -81,6 +82,13 @@ class Store:
         """Runs assigned ahead whose offers the open transaction has withdrawn."""
         self._unwritten: list[Entry] = []
         """Entries of the open transaction that are not in the tables yet; the property ``db`` writes them."""
+
+    @cached_property
+    def job_files(self) -> Path:
+        """Where jobs find their objects, notices and lists of gang members: the state directory itself, which no job
+        of a shared service can enter; that has a directory beside it."""
+        beside = self.home / "jobs"
+        return beside.resolve() if beside.is_symlink() else self.home
 
     @classmethod
     def open(cls, home: Path, *, create: bool = True, lock_timeout_s: float = BUSY_TIMEOUT_S) -> Store:
