@@ -59,6 +59,7 @@ for line in open("/proc/self/cgroup"):
     assert confined.ended("a").exit_code == 0
     said = set(confined.log("a").decode().splitlines())
     assert said == {"denied"}
+    assert not groups_of(confined, "a"), "it is removed before the end is recorded"
 
 
 def test_a_user_over_his_memory_takes_none_of_another(confined: SharedGround) -> None:
