@@ -15,6 +15,7 @@ from vctl.core.compact import dumps
 from vctl.runtime import frames, processes
 from vctl.runtime.keeper import KeeperLine
 from vctl.runtime.protocol import RuntimeUnavailable
+from vctl.runtime.questions import ANSWERED
 from vctl.runtime.supervisor import NUMBER_BYTES
 
 _SCRIPT = str(Path(__file__).with_name("launcher.py"))
@@ -83,8 +84,8 @@ class ForkServer:
             return False
         return True
 
-    def ask(self, question: Mapping[str, object]) -> bytes:
-        """The answer of root's launcher to a question (questions.py); empty if there is none."""
+    def ask(self, question: Mapping[str, object]) -> bytes | None:
+        """The answer of root's launcher to a question (questions.py); None if it has ended, or is stuck."""
         ours, theirs = socket.socketpair()
         with ours:
             ours.settimeout(_SEND_TIMEOUT_S)
@@ -95,8 +96,8 @@ class ForkServer:
                 while part := ours.recv(_CHUNK_BYTES):
                     answer += part
             except OSError:
-                return b""
-        return answer
+                return None
+        return answer.removeprefix(ANSWERED) if answer.startswith(ANSWERED) else None
 
     def abandon(self) -> None:
         """Kill a launcher that failed."""

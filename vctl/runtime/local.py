@@ -248,11 +248,10 @@ class LocalRuntime(Runtime):
 
     def _ask(self, **question: object) -> bytes:
         with self._lock:
-            server = self._supervisors.live_server()
-            answer = server.ask(question)
-            if not answer and server.is_dead():
-                answer = self._supervisors.live_server().ask(question)
-            return answer
+            answer = self._supervisors.live_server().ask(question)
+            if answer is None:  # it was killed, maybe just now
+                answer = self._supervisors.replace_server().ask(question)
+            return answer or b""
 
     # ---- ending ----
 

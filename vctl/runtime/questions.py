@@ -1,6 +1,6 @@
 """What root's launcher does for the scheduler of a shared service, which may neither signal nor examine other users.
 
-A question is JSON, and comes with the socket for its answer, which is words in lines:
+A question is JSON, and comes with the socket for its answer, which is ``+`` and words in lines:
 
     {"signal": SIGNO, "pid": PID, "started": TICKS}   "1" if exactly this process has got it, else "0"
     {"name": NAME, "marked": "NAME=VALUE"}            "PID TICKS VALUE" of each process with both variables
@@ -37,6 +37,8 @@ else:
     import _signal as signal  # see processes.py
 
 
+ANSWERED = b"+"
+"""What each answer begins with: nothing at all comes from a launcher that has ended."""
 _FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _NOBODY = 65534
 
@@ -49,7 +51,7 @@ class Questions:
         self.accounts, self.state, self.objects = accounts, state, objects
 
     def answer(self, question: bytes, line: int) -> None:
-        """Carry out what the scheduler may not do itself, and answer on a socket; a bad question gets no answer."""
+        """Carry out what the scheduler may not do itself, and answer on a socket; to a bad question it has no words."""
         try:
             words = run_request.parsed(question)
             if type(words) is dict and words.keys() == {"signal", "pid", "started"}:
@@ -64,11 +66,15 @@ class Questions:
                 said = b" ".join(b"%d" % pid for pid in left)
             else:
                 raise run_request.BadRequest("nobody here knows it")
-            os.set_blocking(line, False)
-            os.write(line, said)
         except (ValueError, TypeError, AttributeError) as error:
             sys.stderr.write(f"a question was refused: {error}\n")
             sys.stderr.flush()
+            said = b""
+        except OSError:
+            said = b""
+        try:
+            os.set_blocking(line, False)
+            os.write(line, ANSWERED + said)
         except OSError:
             return  # the scheduler has gone
 
@@ -93,7 +99,8 @@ class Questions:
         """Signal a process of a user, or wake a supervisor; False if there is no such process."""
         own = signo in (supervisor.STOP_SIGNAL, signal.SIGCONT) and processes.name(pid) == supervisor.NAME
         uids = processes.uids(pid)
-        if not uids or not (set(uids) == {0} if own else all(map(self.accounts.is_of_a_person, uids))):
+        # a supervisor has the account's effective user while it opens a file of the account
+        if not uids or not (uids[0] == uids[2] == 0 if own else all(map(self.accounts.is_of_a_person, uids))):
             return False
         try:
             return processes.send_signal(pid, started, signo)

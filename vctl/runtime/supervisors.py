@@ -228,7 +228,7 @@ class Supervisors:
             index = self._choose_supervisor(slot)
             server = self.live_server()
             if not server.hand(number, index, theirs):
-                server = self._replace_server()
+                server = self.replace_server()
                 if not server.hand(number, index, theirs):
                     raise RuntimeUnavailable("the launcher dies as it starts", fix="see launcher.log")
             undone.pop_all()
@@ -284,10 +284,11 @@ class Supervisors:
     def live_server(self) -> ForkServer:
         """The launcher, replaced if it is dead."""
         if self.server is None or self.server.is_dead():
-            return self._replace_server()
+            return self.replace_server()
         return self.server
 
-    def _replace_server(self) -> ForkServer:
+    def replace_server(self) -> ForkServer:
+        """Another launcher in place of one that is dead or stuck."""
         failed, self.server = self.server, None
         if failed is not None:
             if not failed.is_dead():
@@ -472,7 +473,7 @@ class Supervisors:
         slot.since, slot.answer_s = time.monotonic(), min(2 * slot.answer_s, _LONGEST_ANSWER_S)
         if (holder := slot.file.holder()) is None:
             if slot.server is self.server:  # else another slot has replaced the launcher meanwhile
-                self._replace_server()
+                self.replace_server()
             self._hang_up(slot)
             self._fork(slot)
         else:
