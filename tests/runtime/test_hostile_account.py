@@ -203,7 +203,17 @@ class Attacker:
         return number, ours
 
     def say(self, body: bytes, *, prefix: bytes | None = None, wait_s: float = 20) -> bytes:
-        """Send a request on a line of its own; what comes back until the run is over, or the line."""
+        """Send a request on a line of its own; what comes back until the run is over, or the line.
+
+        Again where nothing comes: a supervisor that was about to end has hung up, and a scheduler asks again, too.
+        """
+        for _ in range(3):
+            said, has_ended = self._said(body, prefix, wait_s)
+            if said or not has_ended:
+                break
+        return said
+
+    def _said(self, body: bytes, prefix: bytes | None, wait_s: float) -> tuple[bytes, bool]:
         _, line = self.line()
         said = b""
         with line:
@@ -212,9 +222,11 @@ class Attacker:
                 line.sendall(frames.frame(body) if prefix is None else prefix + body)
                 while b"\nE " not in said and (part := line.recv(1 << 16)):
                     said += part
-            except (BrokenPipeError, ConnectionResetError, TimeoutError):
-                pass  # it has hung up, or waits for more
-        return said
+            except (BrokenPipeError, ConnectionResetError):
+                return said, True
+            except TimeoutError:  # it waits for more
+                return said, False
+        return said, True
 
     def request(self, **fields: object) -> bytes:
         home = str(self.shared.home)
