@@ -28,7 +28,7 @@ def prune(
     *,
     dry_run: Annotated[bool, Opt("--dry-run", help="Only show how many jobs would be deleted.")] = False,
 ) -> "Pruned":
-    """Delete jobs that ended long ago, files that vctl moved aside, and clusters of users without jobs."""
+    """Delete jobs that ended long ago, files moved aside, and unused users' clusters."""
     return ops.jobs.prune(context.store, older_than_s, dry_run=dry_run)
 
 

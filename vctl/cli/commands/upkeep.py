@@ -288,5 +288,5 @@ def _pruned(data: "Pruned") -> Answer:
     lasts=True,
 )
 def prune(call: Call, options: Annotated[Given, Together.of(upkeep.prune)]) -> Answer:
-    """Delete jobs that ended long ago, files that vctl moved aside, and clusters of users without jobs."""
+    """Delete jobs that ended long ago, files moved aside, and unused users' clusters."""
     return _pruned(upkeep.prune(call.backend, **options or {}))
