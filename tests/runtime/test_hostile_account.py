@@ -263,22 +263,20 @@ def test_hostile_messages_end_neither_the_launcher_nor_a_supervisor(shared: Shar
 NO_LINES = ("a pipe", "an event", "a socket that listens", "a socket of packets")
 
 
-def no_line(what: str) -> tuple[int, list[Any]]:
-    """A descriptor that is no line, with something to read, and what must be kept for that."""
+def no_line(what: str) -> list[Any]:
+    """Open files, of which the first is no line of a number, and has something to read."""
     if what == "a pipe":
         reading, writing = os.pipe()
         os.write(writing, b"x")
-        return reading, [writing]
+        return [os.fdopen(reading), os.fdopen(writing, "w")]
     if what == "an event":
-        return os.eventfd(1), []
+        return [os.fdopen(os.eventfd(1))]
     if what == "a socket that listens":
-        listening = socket.socket()
-        listening.bind(("127.0.0.1", 0))
-        listening.listen()
-        return listening.fileno(), [listening, socket.create_connection(listening.getsockname())]
+        listening = socket.create_server(("127.0.0.1", 0))
+        return [listening, socket.create_connection(listening.getsockname())]
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     ours.send(b"abc")
-    return theirs.fileno(), [ours, theirs]
+    return [theirs, ours]
 
 
 @needs_root
@@ -288,19 +286,18 @@ def test_a_descriptor_that_is_no_line_ends_no_supervisor(shared: SharedGround, w
     shared.launch("good", "sleep", "1000")
     start = shared.running("good")
     attacker = Attacker(shared)
-    descriptor, kept = no_line(what)
+    opened = no_line(what)
     number = shared.runtime.assign()
     for index in (0, 1, 2, 3):
         words = number.to_bytes(NUMBER_BYTES, "little") + index.to_bytes(NUMBER_BYTES, "little")
-        frames.send(attacker.channel, words, [descriptor], waits=True)
+        frames.send(attacker.channel, words, [opened[0].fileno()], waits=True)
     assert attacker.say(attacker.request(run="last")).count(b" last ") == 3  # T, S, E
     assert processes.start_time(start.supervisor) == start.supervisor_started
     assert shared.runtime.signal_run("good", signal.SIGTERM)
     assert shared.ended("good").signal == signal.SIGTERM
     assert "Traceback" not in shared.errors()
-    if what in ("a pipe", "an event"):
-        os.close(descriptor)
-    del kept
+    for file in opened:
+        file.close()
 
 
 @needs_root

@@ -163,7 +163,9 @@ class SupervisorNumber:
             return True
         except MemoryError:
             return False
-        except OSError as error:  # gone without having read what we wrote; or no line at all, from a hostile account
+        except (
+            OSError
+        ) as error:  # gone without having read what we wrote; or no line at all, from a hostile account
             if spawning.passes(error):
                 raise
             return False
