@@ -22,7 +22,7 @@ from tests.runtime.conftest import eventually, is_gone
 from tests.runtime.shared_ground import SharedGround
 from tests.specification import spec
 from vctl.privileged import accounts, child, run_request
-from vctl.runtime import frames, processes, user_processes
+from vctl.runtime import frames, launcher, processes, supervisor, user_processes
 from vctl.runtime.supervisor import NUMBER_BYTES
 
 pytestmark = spec("19.start")
@@ -258,6 +258,73 @@ def test_hostile_messages_end_neither_the_launcher_nor_a_supervisor(shared: Shar
     assert "Traceback" not in said
     assert "a request was refused, and starts nothing: " in said
     assert "a question was refused: it is no JSON" in said
+
+
+NO_LINES = ("a pipe", "an event", "a socket that listens", "a socket of packets")
+
+
+def no_line(what: str) -> list[Any]:
+    """Open files, of which the first is no line of a number, and has something to read."""
+    if what == "a pipe":
+        reading, writing = os.pipe()
+        os.write(writing, b"x")
+        return [os.fdopen(reading), os.fdopen(writing, "w")]
+    if what == "an event":
+        return [os.fdopen(os.eventfd(1))]
+    if what == "a socket that listens":
+        listening = socket.create_server(("127.0.0.1", 0))
+        return [listening, socket.create_connection(listening.getsockname())]
+    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    ours.send(b"abc")
+    return [theirs, ours]
+
+
+@needs_root
+@pytest.mark.parametrize("what", NO_LINES)
+def test_a_descriptor_that_is_no_line_ends_no_supervisor(shared: SharedGround, what: str) -> None:
+    """It ended the one that got it, and all of its runs were lost."""
+    shared.launch("good", "sleep", "1000")
+    start = shared.running("good")
+    attacker = Attacker(shared)
+    opened = no_line(what)
+    number = shared.runtime.assign()
+    for index in (0, 1, 2, 3):
+        words = number.to_bytes(NUMBER_BYTES, "little") + index.to_bytes(NUMBER_BYTES, "little")
+        frames.send(attacker.channel, words, [opened[0].fileno()], waits=True)
+    assert attacker.say(attacker.request(run="last")).count(b" last ") == 3  # T, S, E
+    assert processes.start_time(start.supervisor) == start.supervisor_started
+    assert shared.runtime.signal_run("good", signal.SIGTERM)
+    assert shared.ended("good").signal == signal.SIGTERM
+    assert "Traceback" not in shared.errors()
+    for file in opened:
+        file.close()
+
+
+@needs_root
+def test_an_account_cannot_fill_the_table_of_processes_as_root(shared: SharedGround) -> None:
+    """One launcher forked a supervisor for each place that it was told, without end."""
+    shared.launch("good", "sleep", "1000")
+    start = shared.running("good")
+    attacker = Attacker(shared)
+    lines = [attacker.line(index)[1] for index in range(100, 100 + launcher.MOST_SUPERVISORS + 40)]
+    last = attacker.line(9999)[1]
+    last.sendall(frames.frame(attacker.request(run="last")))
+    last.settimeout(20)
+    said = b""
+    while b"\nE " not in said:
+        said += last.recv(1 << 16)
+    parent = processes.process(start.supervisor)
+    assert parent is not None
+    found = [pid for pid in processes.children(parent.parent) if processes.name(pid) == supervisor.NAME]
+    assert 1 < len(found) <= launcher.MOST_SUPERVISORS
+    for line in (*lines, last):
+        line.close()
+    eventually(lambda: len([pid for pid in found if not is_gone(pid)]) == 1)
+    again = attacker.line(10000)[1]  # the places of those that have ended are free again
+    again.sendall(frames.frame(attacker.request(run="again")))
+    again.settimeout(20)
+    assert again.recv(1 << 16).startswith(b"T again ")
+    again.close()
 
 
 @needs_root

@@ -16,6 +16,7 @@ launcher.
 
 import _ctypes
 import _socket  # the public module builds enums at import
+import errno
 import gc
 import os
 import select
@@ -48,6 +49,8 @@ MESSAGE_BYTES = 2 * supervisor.NUMBER_BYTES
 _MAX_FILES = 1 << 20
 _MAX_QUESTION = 4096
 _RETRY_MS = 1000
+MOST_SUPERVISORS = 128
+"""The most supervisors of one launcher of a shared service, as the number of root's processes is not the account's."""
 Life = tuple[bytes, bytes, "user_processes.UserProcesses | None"]
 """What a supervisor needs to know: the state directory, the boot, and the shared service if there is one."""
 # The C extension of ctypes, because importing ctypes takes 3 ms.
@@ -133,6 +136,8 @@ def _fork_and_hand(
     Returns a message if there is none and the kernel has no process, memory or file left: that passes.
     """
     try:
+        if life[2] is not None and not _has_room(channels):
+            raise BlockingIOError(errno.EAGAIN, os.strerror(errno.EAGAIN))
         channels[index] = fork(life)
     except OSError as error:
         if any(_hand(other, number, line) for other in channels.values()):
@@ -144,6 +149,18 @@ def _fork_and_hand(
     else:
         _hand(channels[index], number, line)
     return None
+
+
+def _has_room(channels: dict[bytes, _socket.socket]) -> bool:
+    """Whether there may be one more supervisor; forgets those that have ended if there seem to be too many."""
+    if len(channels) >= MOST_SUPERVISORS:
+        ended = select.poll()
+        for channel in channels.values():
+            ended.register(channel, 0)
+        gone = {descriptor for descriptor, _ in ended.poll(0)}
+        for index in [index for index, channel in channels.items() if channel.fileno() in gone]:
+            channels.pop(index).close()
+    return len(channels) < MOST_SUPERVISORS
 
 
 def _has_ended(channel: _socket.socket) -> bool:

@@ -161,8 +161,14 @@ class SupervisorNumber:
             self.received += chunk
         except BlockingIOError:
             return True
-        except (ConnectionResetError, MemoryError):
-            return False  # gone without having read what we wrote
+        except MemoryError:
+            return False
+        except (
+            OSError
+        ) as error:  # gone without having read what we wrote; or no line at all, from a hostile account
+            if spawning.passes(error):
+                raise
+            return False
         return bool(chunk) and len(self.received) <= _MAX_RECEIVED
 
     def accept(self, run: bytes) -> bool:
@@ -319,13 +325,18 @@ class Supervisor:
             self.add(int.from_bytes(message, "little"), line)
 
     def add(self, name: int, line: int) -> None:
-        """Add a number with its line. The line of a number that exists already is replaced."""
+        """Add a number with its line. The line of a number that exists already is replaced; no socket adds nothing."""
+        try:
+            opened = _socket.socket(_socket.AF_UNIX, _socket.SOCK_STREAM, 0, line)
+        except OSError:
+            os.close(line)
+            return
         if (number := self.numbers.get(name)) is not None:
             self._hang_up(number)
             number.received.clear()
         else:
             number = self.numbers[name] = SupervisorNumber(self, name)
-        number.line = _socket.socket(_socket.AF_UNIX, _socket.SOCK_STREAM, 0, line)
+        number.line = opened
         self.by_line[line] = number
         try:
             self._poll.register(line, select.EPOLLIN)
