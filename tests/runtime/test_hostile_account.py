@@ -250,6 +250,9 @@ def test_hostile_messages_end_neither_the_launcher_nor_a_supervisor(shared: Shar
                 attacker.channel, dice.randbytes(dice.randrange(1, 4000)), [theirs.fileno()], waits=True
             )
     frames.send(attacker.channel, b"no descriptor", [], waits=True)
+    with open(shared.home / "theirs", "wb") as theirs_file:
+        question = json.dumps({"signal": 0, "pid": 1, "started": 1}).encode()
+        frames.send(attacker.channel, question, [theirs_file.fileno()], waits=True)
     assert attacker.say(attacker.request(run="last")).count(b" last ") == 3  # T, S, E
     assert processes.start_time(start.supervisor) == start.supervisor_started
     assert shared.runtime.signal_run("good", signal.SIGTERM)
@@ -258,6 +261,9 @@ def test_hostile_messages_end_neither_the_launcher_nor_a_supervisor(shared: Shar
     assert "Traceback" not in said
     assert "a request was refused, and starts nothing: " in said
     assert "a question was refused: it is no JSON" in said
+    assert (
+        shared.home / "theirs"
+    ).read_bytes() == b""  # root writes into no file that the account has opened
 
 
 NO_LINES = ("a pipe", "an event", "a socket that listens", "a socket of packets")

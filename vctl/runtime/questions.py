@@ -52,6 +52,8 @@ class Questions:
 
     def answer(self, question: bytes, line: int) -> None:
         """Carry out what the scheduler may not do itself, and answer on a socket; to a bad question it has no words."""
+        if not stat.S_ISSOCK(os.fstat(line).st_mode):
+            return  # root writes into no file that the account has opened
         try:
             words = run_request.parsed(question)
             if type(words) is dict and words.keys() == {"signal", "pid", "started"}:
