@@ -109,6 +109,7 @@ def test_the_option_stands_only_where_it_means_something() -> None:
         "vc update",
         "vc plan",
         "vc apply",
+        "reserve",
         "daemon",
         "serve",
     }

@@ -86,9 +86,12 @@ def test_ten_thousand_requests_start_nothing_that_the_rules_do_not_allow(
             raise KeyError(uid)
         return pwd.struct_passwd((f"u{uid}", "x", uid, gid, "", f"/home/u{uid}", "/bin/sh"))
 
+    opened = list[int]()
+
     def start(account: accounts.UserAccount, log: int, *_: object) -> tuple[int, int]:
         started.append(account.uid)
-        return 1, os.open("/dev/null", os.O_RDONLY)
+        opened.append(os.open("/dev/null", os.O_RDONLY))
+        return 1, opened[-1]
 
     def log_of(name: bytes, folder: int, owner: tuple[int, int]) -> int:
         assert name
@@ -120,6 +123,8 @@ def test_ten_thousand_requests_start_nothing_that_the_rules_do_not_allow(
                 )
             except user_processes.spawning.NotStarted as error:
                 codes.add(error.exit_code)
+            while opened:
+                os.close(opened.pop())
     assert passed > 500
     assert len(refused) > 5000
     assert all(0 < len(text) < 300 for text in refused)

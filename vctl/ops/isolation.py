@@ -12,7 +12,12 @@ from vctl.runtime import namespaces
 def notes() -> list[str]:
     """What jobs can have for themselves, and why not the rest: tried by a process that starts none of a job."""
     words = [sys.executable, "-I", "-S", namespaces.SCRIPT]
-    said = subprocess.run(words, capture_output=True, text=True, check=False).stdout.split("\n")
+    try:
+        said = subprocess.run(words, capture_output=True, text=True, check=False).stdout.split("\n")
+    except OSError as error:  # a user who may not run this Python
+        return [
+            f"what jobs can have for themselves (--private) was not tried: {sys.executable}: {error.strerror}"
+        ]
     problems = dict(zip(namespaces.WORDS, said, strict=False))
     can = [word for word, problem in problems.items() if not problem]
     others = (

@@ -4,7 +4,7 @@ from typing import Annotated
 
 from vctl import cli
 from vctl.cli.call import Call
-from vctl.cli.common import CHANGES, READS
+from vctl.cli.common import CHANGES, COLOR, HOME, NO_HEADER, OUTPUT
 from vctl.cli.declare import command
 from vctl.cli.output import Answer, Data, done, each, listing
 from vctl.operations import tokens
@@ -41,7 +41,9 @@ def logout(call: Call) -> Answer:
     return each("TokenList", "token_id", ended, _ended)
 
 
-@command("token list", "vctl token list", "vctl token list --all -o json", common=READS)
+@command(
+    "token list", "vctl token list", "vctl token list --all -o json", common=(OUTPUT, NO_HEADER, COLOR, HOME)
+)
 def list_(call: Call, options: Annotated[Given, Together.of(tokens.list_tokens)]) -> Answer:
     """List your tokens: what each is for, and when it ends."""
     found = tokens.list_tokens(call.backend, **dict(options or {}))
