@@ -22,69 +22,69 @@ def run_page(name: str, home: Path) -> tuple[dict[str, str], str]:
             heading = part.partition("\n")[0].removeprefix("## ")
         script += f"echo '=== {heading.replace(chr(39), '')}'\n" + "".join(BLOCK.findall(part))
     done = shell(script, home)
-    told = done.stdout + done.stderr
-    assert done.returncode == 0, told
+    reported = done.stdout + done.stderr
+    assert done.returncode == 0, reported
     parts = [part.partition("\n") for part in done.stdout.split("=== ")[1:]]
-    return {heading: text for heading, _, text in parts}, told
+    return {heading: text for heading, _, text in parts}, reported
 
 
 @spec("8.arrays")
 def test_a_sweep_is_submitted_watched_and_repaired_as_told(tmp_path):
-    said, told = run_page("sweeps.md", tmp_path)
-    assert said["Submit"].split() == ["sweep", "extra", "report"], told
+    said, reported = run_page("sweeps.md", tmp_path)
+    assert said["Submit"].split() == ["sweep", "extra", "report"], reported
     watch = said["Watch"]
-    assert re.search(r"^sweep +\d+ .* RUNNING +\d+/24", watch, re.MULTILINE), told
-    assert re.search(r"^sweep_23 .* PENDING", watch, re.MULTILINE), told
-    assert "expected start: " in watch, told
-    assert re.search(r"^ *4: no file part-4$", watch, re.MULTILINE), told
+    assert re.search(r"^sweep +\d+ .* RUNNING +\d+/24", watch, re.MULTILINE), reported
+    assert re.search(r"^sweep_23 .* PENDING", watch, re.MULTILINE), reported
+    assert "expected start: " in watch, reported
+    assert re.search(r"^ *4: no file part-4$", watch, re.MULTILINE), reported
     failed = said["See what failed, and why"]
-    assert "exit code 124" in failed, told
-    assert "2 TimeLimit: ran longer than its time limit: 2,9" in failed, told
-    assert "2 NonZeroExit: exited with code 3: 4,7" in failed, told
-    assert re.search(r"^no file part-4$", failed, re.MULTILINE), told
-    assert len(re.findall(r"^sweep_\d+ .* FAILED", failed, re.MULTILINE)) == 4, told
-    assert "sweep: 4 of 24 did not succeed" in told
-    assert "sweep: 24 of 24 done" in told
+    assert "exit code 124" in failed, reported
+    assert "2 TimeLimit: ran longer than its time limit: 2,9" in failed, reported
+    assert "2 NonZeroExit: exited with code 3: 4,7" in failed, reported
+    assert re.search(r"^no file part-4$", failed, re.MULTILINE), reported
+    assert len(re.findall(r"^sweep_\d+ .* FAILED", failed, re.MULTILINE)) == 4, reported
+    assert "sweep: 4 of 24 did not succeed" in reported
+    assert "sweep: 24 of 24 done" in reported
     results = said["Results by index"]
-    assert results.startswith("loss 0.4\n"), told
-    assert str(dict.fromkeys(range(23, -1, -1), 0)) in results, told
-    assert "\nsweep RUNNING\nsweep FAILED\n" in results, told
-    assert "job extra_31 is STOPPED" in watch and "job extra_20 is STOPPED" not in watch, told
+    assert results.startswith("loss 0.4\n"), reported
+    assert str(dict.fromkeys(range(23, -1, -1), 0)) in results, reported
+    assert "\nsweep RUNNING\nsweep FAILED\n" in results, reported
+    assert "job extra_31 is STOPPED" in watch and "job extra_20 is STOPPED" not in watch, reported
     python = said["From Python"].splitlines()
-    assert python[0] == "exit code 124" and python[-2] == "exit code 0", told
-    assert {"TimeLimit 124 2", "NonZeroExit 3 4"} == set(python[1:3]), told
-    assert python[-1] == str(dict.fromkeys(range(5, -1, -1), 0)), told
+    assert python[0] == "exit code 124" and python[-2] == "exit code 0", reported
+    assert {"TimeLimit 124 2", "NonZeroExit 3 4"} == set(python[1:3]), reported
+    assert python[-1] == str(dict.fromkeys(range(5, -1, -1), 0)), reported
     answers = said["Over HTTP"]
     documents, _, rest = answers.partition("background scheduler")
-    assert rest, told
+    assert rest, reported
     decode, found = json.JSONDecoder(), []
     while documents.startswith("{"):
         document, end = decode.raw_decode(documents)
         found.append(document)
         documents = documents[end:].lstrip()
-    assert [len(one["array"]["failures"]) for one in found if "array" in one][:2] == [0, 2], told
-    assert "4: loss 0.4" in documents, told
+    assert [len(one["array"]["failures"]) for one in found if "array" in one][:2] == [0, 2], reported
+    assert "4: loss 0.4" in documents, reported
 
 
 @spec("17.migration")
 def test_the_first_day_of_an_admin_goes_as_told(tmp_path):
-    said, told = run_page("first-day.md", tmp_path)
-    assert re.search(r"research .* 0/16 .*\n.*students .* 0/4 ", said["Divide"]), told
-    assert "nothing to change, 2 as wanted" in said["Divide"], told
-    assert re.search(r"^borrow_limit .*CPU\W+4", said["Limit"], re.MULTILINE), told
-    assert re.search(r"max_running_per_user\W+2", said["Limit"]), told
-    assert re.search(r"^kPrimaryClusterID/labs/labs\.\w+/labs", said["Limit"], re.MULTILINE), told
+    said, reported = run_page("first-day.md", tmp_path)
+    assert re.search(r"research .* 0/16 .*\n.*students .* 0/4 ", said["Divide"]), reported
+    assert "nothing to change, 2 as wanted" in said["Divide"], reported
+    assert re.search(r"^borrow_limit .*CPU\W+4", said["Limit"], re.MULTILINE), reported
+    assert re.search(r"max_running_per_user\W+2", said["Limit"]), reported
+    assert re.search(r"^kPrimaryClusterID/labs/labs\.\w+/labs", said["Limit"], re.MULTILINE), reported
     watch = said["Watch"]
-    assert "second waits (InsufficientResources)" in watch, told
-    assert re.search(r"students +\w+ +CPU 4", watch), told
-    assert re.search(r"^ok$", watch, re.MULTILINE), told
+    assert "second waits (InsufficientResources)" in watch, reported
+    assert re.search(r"students +\w+ +CPU 4", watch), reported
+    assert re.search(r"^ok$", watch, re.MULTILINE), reported
     away = said["Keep work away"]
-    assert "8c16g-03 is DRAINED" in away, told
-    assert "ClusterStopped" in away and "upgrade until noon" in away, told
+    assert "8c16g-03 is DRAINED" in away, reported
+    assert "ClusterStopped" in away and "upgrade until noon" in away, reported
     restored = said["Restore"]
-    assert re.search(r"^second .* PENDING", restored, re.MULTILINE), told
-    assert re.search(r"^first .* RUNNING", restored, re.MULTILINE), told
-    assert "0 jobs deleted" in said["Every month"], told
+    assert re.search(r"^second .* PENDING", restored, re.MULTILINE), reported
+    assert re.search(r"^first .* RUNNING", restored, re.MULTILINE), reported
+    assert "0 jobs deleted" in said["Every month"], reported
 
 
 FILES = {
@@ -111,12 +111,12 @@ def test_the_commands_of_the_page_about_jobs_run(tmp_path):
     inside = f"cat > tasks.sh <<'EOF'\n{tasks}EOF\nvctl run -n 2 -- sh tasks.sh\n"
     waits = "vctl wait prepare train; vctl logs prepare; vctl logs train\n"
     done = shell(CLEAN + home + 'cd "$VCTL_HOME"\n' + files + nodes + own + batch + waits + inside, tmp_path)
-    told = done.stdout + done.stderr
-    assert done.returncode == 0, told
-    assert done.stdout.count("trained") == 10, told
-    assert "ready" in done.stdout, told
-    assert "built\nmodel of 2\n" in done.stdout, told
-    assert re.search(r"^task-\d+\n3$", done.stdout, re.MULTILINE), told
+    reported = done.stdout + done.stderr
+    assert done.returncode == 0, reported
+    assert done.stdout.count("trained") == 10, reported
+    assert "ready" in done.stdout, reported
+    assert "built\nmodel of 2\n" in done.stdout, reported
+    assert re.search(r"^task-\d+\n3$", done.stdout, re.MULTILINE), reported
 
 
 def test_the_tree_file_of_the_page_about_operations_is_one(tmp_path):

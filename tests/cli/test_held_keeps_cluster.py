@@ -38,8 +38,8 @@ def test_a_drain_names_those_that_wait_for_a_time_or_for_other_jobs_and_says_for
     others = f"after (waits for ok:kept), later ({at}), many (4000 members) ({at})"
     later = f"not due yet, so team-a waits for them: {others}; vctl job stop after"
     assert ran.err.splitlines() == [held, later]
-    told: Any = nodes("vc delete team-a --drain --no-wait -o json").json
-    assert [tuple(one.values()) for one in told["kept_by"]] == [
+    reported: Any = nodes("vc delete team-a --drain --no-wait -o json").json
+    assert [tuple(one.values()) for one in reported["kept_by"]] == [
         ("kept", 1, "Held", "held until `vctl job release`"),
         ("after", 1, "Dependency", "waits for ok:kept"),
         ("later", 1, "BeginTime", at),

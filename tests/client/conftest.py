@@ -56,10 +56,10 @@ class Site:
         job = self.start(source, **more)
         code = job.wait(timeout_s=PATIENCE_S)
         assert code == 0, job.logs()
-        told: dict[str, Any] = {}
+        reported: dict[str, Any] = {}
         for line in job.logs().splitlines():
-            told.update(json.loads(line))
-        return told
+            reported.update(json.loads(line))
+        return reported
 
 
 @pytest.fixture

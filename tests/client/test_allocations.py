@@ -36,10 +36,10 @@ def run(site: Site, source: str, code: int = 0, **env: str) -> dict[str, Any]:
     program = start(site, source, **env)
     out, err = program.communicate(timeout=PATIENCE_S)
     assert program.returncode == code, err
-    told: dict[str, Any] = {}
+    reported: dict[str, Any] = {}
     for line in out.splitlines():
-        told.update(json.loads(line))
-    return {**told, "err": err}
+        reported.update(json.loads(line))
+    return {**reported, "err": err}
 
 
 def until_over(site: Site, name: str = "held") -> dict[str, Any]:
@@ -56,7 +56,7 @@ def until_over(site: Site, name: str = "held") -> dict[str, Any]:
 
 def test_a_block_outside_a_job_runs_in_a_job_of_its_own(daemon: Site) -> None:
     daemon.nodes(2)
-    told = run(
+    reported = run(
         daemon,
         f"""
         names = ("VCTL_SUBMISSION_ID", "VCTL_CLUSTER_ID", "VCTL_VNODE_ID")
@@ -79,23 +79,28 @@ def test_a_block_outside_a_job_runs_in_a_job_of_its_own(daemon: Site) -> None:
         """,
     )
     top = "kPrimaryClusterID##held"
-    assert (told["id"], told["env"], told["task"], told["inner"]) == (top, top, top, f"{top}##inner")
-    assert told["has"] == told["shell"] == told["node"] == {"CPU": 2.0}
-    assert (told["job"], told["in_job"], told["parent"], told["jobs"]) == (
+    assert (reported["id"], reported["env"], reported["task"], reported["inner"]) == (
+        top,
+        top,
+        top,
+        f"{top}##inner",
+    )
+    assert reported["has"] == reported["shell"] == reported["node"] == {"CPU": 2.0}
+    assert (reported["job"], reported["in_job"], reported["parent"], reported["jobs"]) == (
         "held",
         True,
         "kPrimaryClusterID",
         ["held"],
     )
-    assert told["outside"] == told["after"] == [{"CPU": 8.0}, [False] * 3]
-    assert told["free"] == {"CPU": 8.0}, "all is given back when the block is left"
-    assert told["waited"]
+    assert reported["outside"] == reported["after"] == [{"CPU": 8.0}, [False] * 3]
+    assert reported["free"] == {"CPU": 8.0}, "all is given back when the block is left"
+    assert reported["waited"]
     assert until_over(daemon)["status"] == "SUCCEEDED"
 
 
 def test_init_holds_until_the_program_ends(daemon: Site) -> None:
     daemon.nodes(1)
-    told = run(
+    reported = run(
         daemon,
         """
         import vctl
@@ -110,10 +115,14 @@ def test_init_holds_until_the_program_ends(daemon: Site) -> None:
             vctl.shutdown()
         """,
     )
-    assert (told["has"], told["id"], told["free"]) == (2.0, "kPrimaryClusterID##held", {"CPU": 2.0})
-    assert "vctl.shutdown()" in told["twice"]
+    assert (reported["has"], reported["id"], reported["free"]) == (
+        2.0,
+        "kPrimaryClusterID##held",
+        {"CPU": 2.0},
+    )
+    assert "vctl.shutdown()" in reported["twice"]
     assert daemon.client.jobs.get("held").status() == "SUCCEEDED", "its end was waited for"
-    told = run(
+    reported = run(
         daemon,
         """
         import vctl
@@ -124,7 +133,7 @@ def test_init_holds_until_the_program_ends(daemon: Site) -> None:
         tell(during=during, after=available_resources())
         """,
     )
-    assert (told["during"], told["after"]) == ({"CPU": 3.0}, {"CPU": 4.0})
+    assert (reported["during"], reported["after"]) == ({"CPU": 3.0}, {"CPU": 4.0})
 
 
 def test_a_program_that_fails_after_init_waits_for_no_task(daemon: Site) -> None:
@@ -147,7 +156,7 @@ def test_a_program_that_fails_after_init_waits_for_no_task(daemon: Site) -> None
 def test_init_takes_the_time_that_it_is_given(daemon: Site) -> None:
     daemon.nodes(1)
     daemon.client.submit(["sleep", "1000"], num_cpus=4)
-    told = run(
+    reported = run(
         daemon,
         """
         import vctl
@@ -158,16 +167,16 @@ def test_init_takes_the_time_that_it_is_given(daemon: Site) -> None:
             tell(late=str(error))
         """,
     )
-    assert "within 0 s" in told["late"]
+    assert "within 0 s" in reported["late"]
 
 
 def test_init_inside_a_job_makes_a_sub_cluster(daemon: Site) -> None:
     daemon.nodes(1)
-    told = daemon.run("""
+    reported = daemon.run("""
         import vctl
         tell(id=vctl.init({"flexible_resource_min": {"CPU": 1}}, name="part").cluster_id, has=cluster_resources())
         """, submission_id="outer", num_cpus=2)  # fmt: skip
-    assert told["id"] == "kPrimaryClusterID##outer##part"
+    assert reported["id"] == "kPrimaryClusterID##outer##part"
 
 
 @pytest.mark.parametrize("forked", [False, True], ids=["alone", "with a fork that lives on"])
@@ -196,7 +205,7 @@ def test_a_program_that_is_killed_gives_everything_back(daemon: Site, forked: bo
 
 def test_an_exception_fails_the_job_and_cancels_its_tasks(daemon: Site) -> None:
     daemon.nodes(1)
-    told = run(
+    reported = run(
         daemon,
         f"""
         with {TWO}:
@@ -205,7 +214,7 @@ def test_an_exception_fails_the_job_and_cancels_its_tasks(daemon: Site) -> None:
         """,
         code=1,
     )
-    assert "RuntimeError: mine" in told["err"]
+    assert "RuntimeError: mine" in reported["err"]
     assert until_over(daemon)["exit_code"] == 1
     assert list((daemon.home / "attach").iterdir()) == []
 
@@ -213,7 +222,7 @@ def test_an_exception_fails_the_job_and_cancels_its_tasks(daemon: Site) -> None:
 def test_waiting_and_refusals(daemon: Site) -> None:
     daemon.nodes(1)
     daemon.client.submit("sleep 1000", num_cpus=4, submission_id="blocker")
-    told = run(
+    reported = run(
         daemon,
         """
         found = []
@@ -229,14 +238,14 @@ def test_waiting_and_refusals(daemon: Site) -> None:
             tell(has=cluster_resources()["CPU"] >= 1)
         """,
     )
-    assert told["found"] == [[7, True], [3, True]]
-    assert told["has"]
+    assert reported["found"] == [[7, True], [3, True]]
+    assert reported["has"]
     assert sorted(job["status"] for job in daemon.client.jobs.list()) == ["STOPPED", "STOPPED", "SUCCEEDED"]
 
 
 def test_an_allocation_that_was_taken_away_is_told(daemon: Site) -> None:
     daemon.nodes(1)
-    told = run(
+    reported = run(
         daemon,
         f"""
         try:
@@ -246,13 +255,13 @@ def test_an_allocation_that_was_taken_away_is_told(daemon: Site) -> None:
             tell(problem=error.problem)
         """,
     )
-    assert "STOPPED" in told["problem"]
+    assert "STOPPED" in reported["problem"]
 
 
 def test_devices_of_the_allocation_are_seen(daemon: Site) -> None:
     daemon.nodes(1, {"CPU": 4, "GPU": 2})
     busy = daemon.client.submit("sleep 1000", num_gpus=1)
-    told = run(
+    reported = run(
         daemon,
         """
         with VirtualCluster(fixed_size_nodes=[FixedSizeNodes(nodes=[FixedSizeNode(resources={"GPU": 1})])]):
@@ -262,13 +271,13 @@ def test_devices_of_the_allocation_are_seen(daemon: Site) -> None:
         CUDA_VISIBLE_DEVICES="5",
     )
     busy.stop()
-    assert (told["inside"], told["after"]) == ("1", "5")
+    assert (reported["inside"], reported["after"]) == ("1", "5")
 
 
 def test_a_block_that_does_nothing_ends_well(daemon: Site) -> None:
     """Its job may be over before the program looks at it: it ended by the program's own word."""
     daemon.nodes(1)
-    told = run(
+    reported = run(
         daemon,
         """
         for _ in range(5):
@@ -277,4 +286,4 @@ def test_a_block_that_does_nothing_ends_well(daemon: Site) -> None:
         tell(done=True)
         """,
     )
-    assert told["done"]
+    assert reported["done"]

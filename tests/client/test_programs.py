@@ -12,7 +12,7 @@ pytestmark = spec("15.with")
 def test_a_gang_of_two_actors(daemon: Site) -> None:
     """Each member is started on the virtual node of its bundle."""
     daemon.nodes(2, {"CPU": 4, "GPU": 2})
-    told = daemon.run(
+    reported = daemon.run(
         """
         where = {}
         for index in ("0", "1"):
@@ -33,19 +33,19 @@ def test_a_gang_of_two_actors(daemon: Site) -> None:
             ]
         ),
     )
-    (node0, vnode0, said0), (node1, vnode1, _) = told["where"]["0"], told["where"]["1"]
+    (node0, vnode0, said0), (node1, vnode1, _) = reported["where"]["0"], reported["where"]["1"]
     assert node0 != node1
-    assert (vnode0, vnode1) == (told["bundles"]["0"], told["bundles"]["1"])
+    assert (vnode0, vnode1) == (reported["bundles"]["0"], reported["bundles"]["1"])
     assert said0[0] == vnode0
     assert len(said0) == 2  # one device
-    assert told["total"] == told["max"] == {"GPU": 2.0}
+    assert reported["total"] == reported["max"] == {"GPU": 2.0}
 
 
 def test_tune_and_dataset(daemon: Site) -> None:
     """Two trials with a packed group each, and data tasks in the flexible part, which grows to 10 CPU at most."""
     daemon.nodes(2, {"CPU": 16, "GPU": 4})
     trial = FixedSizeNodes([FixedSizeNode({"CPU": 1, "GPU": 1})] * 2, scheduling_policy=PACK)
-    told = daemon.run(
+    reported = daemon.run(
         """
         here = get_runtime_context().current_cluster()
         trials = [sh("sleep 1", num_gpus=1) for _ in range(4)]
@@ -65,18 +65,18 @@ def test_tune_and_dataset(daemon: Site) -> None:
             flexible_resource_max={"CPU": 10},
         ),
     )
-    assert told["trials"] == ["fixed"] * 4
-    assert all(told["kinds"].get(vnode, "flexible") == "flexible" for vnode in told["data"])
-    assert told["most"] == 14  # four in the trials, ten for the data
-    assert told["limit"] == {"CPU": 14.0, "GPU": 4.0}
-    assert told["spec"]["flexible_resource_max"] == {"CPU": 10}
-    assert told["codes"] == [0] * 6
+    assert reported["trials"] == ["fixed"] * 4
+    assert all(reported["kinds"].get(vnode, "flexible") == "flexible" for vnode in reported["data"])
+    assert reported["most"] == 14  # four in the trials, ten for the data
+    assert reported["limit"] == {"CPU": 14.0, "GPU": 4.0}
+    assert reported["spec"]["flexible_resource_max"] == {"CPU": 10}
+    assert reported["codes"] == [0] * 6
 
 
 def test_two_datasets(daemon: Site) -> None:
     """A job of 100 CPU gives 80 to one data set and 20 to the other; threads are in clusters of their own."""
     daemon.nodes(4, {"CPU": 25})
-    told = daemon.run(
+    reported = daemon.run(
         """
         found, meet = {}, threading.Barrier(2)
 
@@ -98,17 +98,17 @@ def test_two_datasets(daemon: Site) -> None:
         """,
         virtual_cluster={"flexible_resource_min": {"CPU": 100}, "flexible_resource_max": {"CPU": 100}},
     )
-    here = told["here"]
-    assert told["train"] == [{"CPU": 80.0}, [f"{here}##train"], 2, 1]
-    assert told["test"] == [{"CPU": 20.0}, [f"{here}##test"], 2, 1]
-    assert told["left"] == []
-    assert told["total"] == told["free"] == {"CPU": 100.0}
+    here = reported["here"]
+    assert reported["train"] == [{"CPU": 80.0}, [f"{here}##train"], 2, 1]
+    assert reported["test"] == [{"CPU": 20.0}, [f"{here}##test"], 2, 1]
+    assert reported["left"] == []
+    assert reported["total"] == reported["free"] == {"CPU": 100.0}
 
 
 def test_placement_groups(daemon: Site) -> None:
     """What a placement group does: fixed nodes with a policy, and tasks that select a bundle by label."""
     daemon.nodes(3)
-    told = daemon.run(
+    reported = daemon.run(
         """
         def group(policy):
             return VirtualCluster(fixed_size_nodes=[FixedSizeNodes(
@@ -130,14 +130,14 @@ def test_placement_groups(daemon: Site) -> None:
             ]
         },
     )
-    assert told == {"STRICT_PACK": 1, "STRICT_SPREAD": 3}
+    assert reported == {"STRICT_PACK": 1, "STRICT_SPREAD": 3}
 
 
 def test_three_deep(daemon: Site) -> None:
     """Each block sees its own cluster and nothing beside it; a program in a task goes on from there."""
     daemon.nodes(1, {"CPU": 16})
     daemon.client.submit("sleep 100", num_cpus=1, submission_id="other")
-    told = daemon.run(
+    reported = daemon.run(
         """
         def look():
             here = get_runtime_context().current_cluster()
@@ -180,7 +180,7 @@ def test_three_deep(daemon: Site) -> None:
     )
     top = "kPrimaryClusterID##deep"
     a, b, c = f"{top}##a", f"{top}##a##b", f"{top}##a##b##c"
-    steps = told["steps"]
+    steps = reported["steps"]
     assert [step["id"] for step in steps] == [top, a, b, c, a, top]
     assert [step["cpus"] for step in steps] == [8, 6, 4, 2, 6, 8]
     assert [step["clusters"] for step in steps] == [[top], [a], [b], [c], [a], [top]]
@@ -198,15 +198,15 @@ def test_three_deep(daemon: Site) -> None:
     assert all(step["nodes"] == step["machines"] == 1 for step in steps)
     assert [step["jobs"] for step in steps] == [["deep"], [], [], [], [], ["deep"]]
     assert steps[-1]["free"] == 8
-    assert told["inner"] == f"{c}##d 1.0\n"
-    assert told["again"].startswith("this VirtualCluster is entered already\nFix: ")
-    assert "cluster.removed" in told["events"]
-    assert "job.submitted" not in told["events"]
+    assert reported["inner"] == f"{c}##d 1.0\n"
+    assert reported["again"].startswith("this VirtualCluster is entered already\nFix: ")
+    assert "cluster.removed" in reported["events"]
+    assert "job.submitted" not in reported["events"]
 
 
 def test_where_a_process_is(daemon: Site) -> None:
     daemon.nodes(1, {"CPU": 4, "memory": "8GiB"})
-    told = daemon.run(
+    reported = daemon.run(
         """
         context = get_runtime_context()
         node, cluster = context.current_node(), context.current_cluster()
@@ -225,17 +225,17 @@ def test_where_a_process_is(daemon: Site) -> None:
         submission_id="me",
         virtual_cluster={"fixed_size_nodes": [{"resources": {"CPU": 2}, "labels": {"role": "x"}}]},
     )
-    assert told["job"] == [1, "me", None, 1, True]
-    assert told["node"] == [True, True, {"CPU": 2.0}, {"CPU": 1.0}, {"CPU": 1.0}, "x", True, None]
-    assert told["cluster"] == [0.0, {"CPU": 1.0}, {"CPU": 2.0}]
-    assert told["state"] == {"kind": "tasks", "by": "state", "counts": {"RUNNING": 1}, "total": 1}
-    assert told["objects"]["total"] == 0
-    assert told["top"] is None
+    assert reported["job"] == [1, "me", None, 1, True]
+    assert reported["node"] == [True, True, {"CPU": 2.0}, {"CPU": 1.0}, {"CPU": 1.0}, "x", True, None]
+    assert reported["cluster"] == [0.0, {"CPU": 1.0}, {"CPU": 2.0}]
+    assert reported["state"] == {"kind": "tasks", "by": "state", "counts": {"RUNNING": 1}, "total": 1}
+    assert reported["objects"]["total"] == 0
+    assert reported["top"] is None
 
 
 def test_a_block_waits_for_room(daemon: Site) -> None:
     daemon.nodes(1)
-    told = daemon.run(
+    reported = daemon.run(
         """
         busy = sh("sleep 1", num_cpus=3)
         while busy.state() != "RUNNING":
@@ -251,27 +251,27 @@ def test_a_block_waits_for_room(daemon: Site) -> None:
         """,
         virtual_cluster={"flexible_resource_min": {"CPU": 4}},
     )
-    assert told == {"2": ["Timeout", 7, True], "5": ["Infeasible", 3, True], "then": "FINISHED"}
+    assert reported == {"2": ["Timeout", 7, True], "5": ["Infeasible", 3, True], "then": "FINISHED"}
 
 
 def test_room_that_another_job_has_is_waited_for(daemon: Site) -> None:
     daemon.nodes(1)
     daemon.client.submit("sleep 1", num_cpus=2)
-    told = daemon.run(
+    reported = daemon.run(
         """
         with VirtualCluster(fixed_size_nodes=[FixedSizeNode({"CPU": 3})]) as vc:
             tell(total=vc.info().total_resources())
         """,
         virtual_cluster={"flexible_resource_min": {"CPU": 1}},
     )
-    assert told == {"total": {"CPU": 3.0}}
+    assert reported == {"total": {"CPU": 3.0}}
 
 
 @spec("4.fields", "9.resize")
 def test_a_program_may_have_whole_nodes_beside_slices(daemon: Site) -> None:
     """A logical cluster may not; the cluster of a job and those inside it may, and are resized so."""
     daemon.nodes(3, template="t")
-    told = daemon.run(
+    reported = daemon.run(
         """
         own = os.environ["VCTL_CLUSTER_ID"]
         connect().clusters.update(own, spec={"replica_sets": {"t": 2}, "flexible_resource_min": {"CPU": 2}})
@@ -281,12 +281,12 @@ def test_a_program_may_have_whole_nodes_beside_slices(daemon: Site) -> None:
         """,
         virtual_cluster={"replica_sets": {"t": 1}, "flexible_resource_min": {"CPU": 1}},
     )
-    assert told == {"total": 10.0, "inner": [["fixed", 4.0], ["flexible", 1.0]]}
+    assert reported == {"total": 10.0, "inner": [["fixed", 4.0], ["flexible", 1.0]]}
 
 
 def test_an_exception_gives_everything_back(daemon: Site) -> None:
     daemon.nodes(1)
-    told = daemon.run(
+    reported = daemon.run(
         """
         try:
             with VirtualCluster(flexible_resource_min={"CPU": 2}) as outer, VirtualCluster() as inner:
@@ -306,15 +306,15 @@ def test_an_exception_gives_everything_back(daemon: Site) -> None:
         """,
         virtual_cluster={"flexible_resource_min": {"CPU": 4}},
     )
-    assert told["lost"] == ["FAILED", "Cancelled"]
-    assert (told["error"], told["kept"], told["id"]) == ("division by zero", 0, None)
-    assert (told["clusters"], told["free"]) == (1, {"CPU": 4.0})
+    assert reported["lost"] == ["FAILED", "Cancelled"]
+    assert (reported["error"], reported["kept"], reported["id"]) == ("division by zero", 0, None)
+    assert (reported["clusters"], reported["free"]) == (1, {"CPU": 4.0})
 
 
 def test_objects_between_tasks(daemon: Site) -> None:
     """A program puts one object, tasks make others of it; each cluster sees its own and those below it."""
     daemon.nodes(2, {"CPU": 4})
-    told = daemon.run(
+    reported = daemon.run(
         """
         def sized(name):
             return sh(f"cat $VCTL_OBJECT_DIR/text > $VCTL_OBJECT_DIR/{name}", inputs=["text"], outputs=[name])
@@ -346,17 +346,17 @@ def test_objects_between_tasks(daemon: Site) -> None:
         submission_id="j",
         virtual_cluster=VirtualCluster(flexible_resource_min={"CPU": 2}),
     )
-    assert told["put"] == ["j/text", 1000]
-    assert told["sum"] == "2000"
-    assert told["inner"][0] == ["second"]
-    assert told["inner"][1] >= 1000
-    assert told["names"] == ["first", "second", "text"]
-    assert told["same_place"] == ["first", "second"]
-    assert told["summary"] == 3
-    assert told["used"]
-    assert told["code"] == [1, 3]
-    assert told["info"] == ["InputFailed", ["first", "second"], ["second"]]
-    assert told["refused"] == {"object": "first"}
+    assert reported["put"] == ["j/text", 1000]
+    assert reported["sum"] == "2000"
+    assert reported["inner"][0] == ["second"]
+    assert reported["inner"][1] >= 1000
+    assert reported["names"] == ["first", "second", "text"]
+    assert reported["same_place"] == ["first", "second"]
+    assert reported["summary"] == 3
+    assert reported["used"]
+    assert reported["code"] == [1, 3]
+    assert reported["info"] == ["InputFailed", ["first", "second"], ["second"]]
+    assert reported["refused"] == {"object": "first"}
     assert vctl_objects(daemon) == []
 
 

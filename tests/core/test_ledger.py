@@ -256,14 +256,14 @@ class Tree(RuleBasedStateMachine):
     def the_tables_and_the_proof_from_them_agree(self) -> None:
         write(self.store, self.ledger)
         assert prove(self.store) == []
-        twin = clusters.load_ledger(self.store)
-        assert twin.members.keys() == self.ledger.members.keys()
+        duplicate = clusters.load_ledger(self.store)
+        assert duplicate.members.keys() == self.ledger.members.keys()
         for vnode_id, capacity in self.ledger.capacities.items():
-            other = twin.capacities[vnode_id]
+            other = duplicate.capacities[vnode_id]
             assert {**dict.fromkeys(capacity.free, 0), **other.free} == capacity.free
             assert (other.instances, other.cores) == (capacity.instances, capacity.cores)
         for cluster_id in self.ledger.members:
-            kept, new = self.ledger.index(cluster_id), twin.index(cluster_id)
+            kept, new = self.ledger.index(cluster_id), duplicate.index(cluster_id)
             # kinds are numbered as they are met, so only the rest of a key is the same after a load
             left, right = (sorted((k[1:], g.ids) for k, g in one.classes.items()) for one in (kept, new))
             assert left == right

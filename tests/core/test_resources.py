@@ -61,13 +61,17 @@ def test_books_are_right_after_every_step_and_everything_heals(
 @given(st.lists(requests, max_size=10))
 def test_a_holding_fits_exactly_where_it_came_from(many: list[dict[str, int]]) -> None:
     capacity = FreeCapacity(whole_node(NODE))
-    twin = capacity.copy()
+    duplicate = capacity.copy()
     for request in many:
         if capacity.fits(request):
             allocation = capacity.take(request)
-            assert twin.fits_exactly(allocation)
-            twin.take_exactly(allocation)
-    assert (capacity.free, capacity.instances, capacity.cores) == (twin.free, twin.instances, twin.cores)
+            assert duplicate.fits_exactly(allocation)
+            duplicate.take_exactly(allocation)
+    assert (capacity.free, capacity.instances, capacity.cores) == (
+        duplicate.free,
+        duplicate.instances,
+        duplicate.cores,
+    )
 
 
 def test_a_hundred_thousand_pairs_leave_no_drift() -> None:

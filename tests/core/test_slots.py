@@ -42,8 +42,8 @@ def test_who_looks_sees_all_changes() -> None:
     ledger.put_node(node("b", 2))
     ledger.put_node(node("c", 2))
     ledger.remove_node("b")
-    twin = ledger.copy()
-    for one in (twin, ledger):
+    duplicate = ledger.copy()
+    for one in (duplicate, ledger):
         assert [group.ids for group in one.index(PRIMARY).classes.values()] == [["a", "c"]]
 
 

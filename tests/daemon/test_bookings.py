@@ -268,9 +268,9 @@ def test_the_limit_of_a_running_job_is_not_raised_across_it(world: World) -> Non
 def test_why_proposes_a_limit_that_lets_it_start(world: World) -> None:
     book(world, gpus(2, 2), 2 * 3600, 3600)
     submit(world, "long", gpus(2))
-    told = why.why(world.store, "long")
-    assert "demo (4 GPU)" in told["message"], told["message"]
-    (remedy,) = [one for one in told["changes"] if one["kind"] == "time_limit"]
+    reported = why.why(world.store, "long")
+    assert "demo (4 GPU)" in reported["message"], reported["message"]
+    (remedy,) = [one for one in reported["changes"] if one["kind"] == "time_limit"]
     assert remedy["command"] == "vctl job edit long --time-limit 1h59m"
     job_edits.edit(world.store, "long", {"time_limit_s": 119 * 60.0})
     world.turn()
@@ -281,9 +281,9 @@ def test_starts_are_expected_at_begins_and_ends(world: World) -> None:
     book(world, gpus(2, 2), 100, 50)
     submit(world, "long", gpus(2))
     submit(world, "inside", gpus(2), cluster="demo")
-    told = {name: why.why(world.store, name) for name in ("long", "inside")}
-    assert told["inside"]["expected_start_basis"].startswith("when the booking of demo begins at")
-    assert told["long"]["expected_start_basis"].startswith("when the booking of demo ends at")
+    reported = {name: why.why(world.store, name) for name in ("long", "inside")}
+    assert reported["inside"]["expected_start_basis"].startswith("when the booking of demo begins at")
+    assert reported["long"]["expected_start_basis"].startswith("when the booking of demo ends at")
 
 
 def test_a_growing_cluster_leaves_it_alone(world: World) -> None:

@@ -125,13 +125,13 @@ def test_processes_that_nobody_booked(
     seen = box.look() or ()
     assert [(one.number, one.pids, one.memory) for one in seen] == fences
     assert all((one.why, one.owner) == (FOREIGN, "bob") for one in seen)
-    told = store.recall(REPORTED)
+    reported = store.recall(REPORTED)
     here = {
         str("ab".index(uuid)): sorted(one.pid for one in some)
         for uuid, some in on.items()
         if uuid != "elsewhere"
     }
-    assert told == ({"node_id": "box", "pids": here, "idle": {}} if here and word != "ignore" else None)
+    assert reported == ({"node_id": "box", "pids": here, "idle": {}} if here and word != "ignore" else None)
 
 
 def test_when_it_looks(store: Store) -> None:

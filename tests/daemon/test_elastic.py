@@ -224,10 +224,10 @@ def test_a_request_at_the_bottom_borrows_through_all_hops_in_one_transaction(lev
     ]
     assert [levels.cluster(level) for level in LEVELS] == [(3, 0)] * 4
     kinds = levels.store.rows("SELECT seq, kind FROM events WHERE seq > ? ORDER BY seq", before)
-    told = [(row[0] - kinds[0][0], row[1]) for row in kinds][:6]
+    reported = [(row[0] - kinds[0][0], row[1]) for row in kinds][:6]
     granted = [(number, "lease.granted") for number in range(2, 6)]
     expected = [(0, "task.submitted"), *granted, (6, "task.started")]
-    assert told == expected  # nothing in between but what grows (1): one transaction
+    assert reported == expected  # nothing in between but what grows (1): one transaction
     assert tasks.get_task(levels.store, task)["cluster_id"] == "team##job##sub"
 
 

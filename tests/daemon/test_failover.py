@@ -95,13 +95,13 @@ def test_a_job_cluster_with_replacements_that_its_parent_lacks_is_right(tree: Li
         tree.kill(*two)
         for node_id in two:
             _replace_in_the_job_cluster_only(tree, cluster, node_id, link)
-    told = tree.replay(dry_run=True)
-    assert [bool(actions) for actions in told] == [False, False, True, False, False, False]
-    assert [line for line in told[2] if line.startswith("dropped")] == [
+    reported = tree.replay(dry_run=True)
+    assert [bool(actions) for actions in reported] == [False, False, True, False, False, False]
+    assert [line for line in reported[2] if line.startswith("dropped")] == [
         f"dropped dead node {node_id} from v1" for node_id in dead["v1##b"]
     ]
-    assert len([line for line in told[2] if line.startswith("added node")]) == 2
-    assert tree.replay() == told
+    assert len([line for line in reported[2] if line.startswith("added node")]) == 2
+    assert tree.replay() == reported
     written = tables(tree)
     assert tree.replay() == [[]] * 6
     assert tables(tree) == written
@@ -136,10 +136,10 @@ def test_what_cannot_be_repaired_is_set_aside_and_told(tree: Life) -> None:
     tree.store.db.execute(
         "UPDATE vnodes SET node_id = ? WHERE cluster_id = 'v1##b' AND node_id = ?", (foreign, dead)
     )
-    told = tree.replay(dry_run=True)
-    assert told[2] == []
-    assert len(told[3]) == 1
-    assert "is not inside its parent" in told[3][0]
+    reported = tree.replay(dry_run=True)
+    assert reported[2] == []
+    assert len(reported[3]) == 1
+    assert "is not inside its parent" in reported[3][0]
     tree.replay()
     assert tree.replay() == [[]] * 6
     tree.turn()
@@ -157,8 +157,8 @@ def test_a_chain_of_divisible_clusters_is_repaired_from_the_top(life: Life) -> N
     life.store.db.execute(
         "UPDATE vnodes SET node_id = ? WHERE cluster_id = 'team##j' AND node_id = ?", (spare, dead)
     )
-    told = life.replay()[2]
-    assert told[:2] == [
+    reported = life.replay()[2]
+    assert reported[:2] == [
         f"added node {spare} to org: team has it already",
         f"added node {spare} to team: team##j has it already",
     ]

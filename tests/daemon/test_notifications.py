@@ -145,10 +145,10 @@ def test_a_failure_is_an_event_of_the_job(here: Life) -> None:
 def test_a_notice_after_the_end_tells_of_the_start_as_it_was(here: Life) -> None:
     submit(here, "a", "false", notify=HOOK)
     over(here, "a")
-    told = notifying.variables(notifying.as_started(job_ops.get_job(here.store, "a")))
-    assert (told["VCTL_STATUS"], told["VCTL_EXIT_CODE"]) == ("RUNNING", "")
-    told = notifying.variables(job_ops.get_job(here.store, "a"))
-    assert (told["VCTL_STATUS"], told["VCTL_EXIT_CODE"]) == ("FAILED", "1")
+    reported = notifying.variables(notifying.as_started(job_ops.get_job(here.store, "a")))
+    assert (reported["VCTL_STATUS"], reported["VCTL_EXIT_CODE"]) == ("RUNNING", "")
+    reported = notifying.variables(job_ops.get_job(here.store, "a"))
+    assert (reported["VCTL_STATUS"], reported["VCTL_EXIT_CODE"]) == ("FAILED", "1")
 
 
 def test_members_that_share_a_row_are_waited_for(here: Life) -> None:

@@ -34,11 +34,11 @@ class Contest(World):
         node_ops.add(self.store, resources=amounts(2), count=2, template="2c")
         self.settle(preemption="requeue", preemption_grace_s=30, **queue)
         self.sent: list[tuple[str, int]] = []
-        told = self.processes.signal_run
+        reported = self.processes.signal_run
 
         def signal_run(run_id: str, signo: int, *, tree: bool = False) -> bool:
             self.sent.append((run_id.partition(".")[0], signo))
-            return told(run_id, signo, tree=tree)
+            return reported(run_id, signo, tree=tree)
 
         self.processes.signal_run = signal_run  # type: ignore[method-assign]
 

@@ -29,7 +29,7 @@ pytestmark = spec("3.sources", "16.ray")
 ONE, TWO = "a" * 56, "b" * 56
 
 
-def told(runtime: RayRuntime, *found: tuple[str, str]) -> None:
+def reported(runtime: RayRuntime, *found: tuple[str, str]) -> None:
     """What the link says of the nodes: id and death."""
     amounts = {CPU: 4 * SCALE, GPU: 2 * SCALE}
     labels = {"ray.io/node-id": ONE, "zone": "west", "no label": "x"}
@@ -44,7 +44,7 @@ def test_nodes_join_and_die(tmp_path: Path) -> None:
     runtime = RayRuntime(tmp_path, "nowhere:1")
     follower = RayNodes(tmp_path, runtime, frozenset({GPU}))
     with Store.open(tmp_path) as store:
-        told(runtime, (ONE, ""), (TWO, ""))
+        reported(runtime, (ONE, ""), (TWO, ""))
         follower.maintain()
         assert states(store) == {ONE: ALIVE, TWO: ALIVE}
         node = rows.node(nodes.all_rows(store)[0])
@@ -53,15 +53,15 @@ def test_nodes_join_and_die(tmp_path: Path) -> None:
         assert sorted(node.total.instances[GPU]) == [0, 1]
         before = store.last_entry
         follower.maintain()
-        told(runtime, (ONE, ""), (TWO, ""))
+        reported(runtime, (ONE, ""), (TWO, ""))
         follower.maintain()
         assert store.last_entry == before
-        told(runtime, (ONE, "its raylet was killed"))
+        reported(runtime, (ONE, "its raylet was killed"))
         follower.maintain()
         assert states(store) == {ONE: DEAD, TWO: DEAD}
         reasons = {row["node_id"]: (row["reason"], row["author"]) for row in nodes.all_rows(store)}
         assert reasons[ONE] == ("its raylet was killed", "ray")
-        told(runtime, (ONE, ""))
+        reported(runtime, (ONE, ""))
         follower.maintain()
         assert states(store)[ONE] == DEAD  # Ray never says that of a dead one
 
@@ -73,7 +73,7 @@ def test_a_state_directory_is_of_one_kind(tmp_path: Path) -> None:
         node_ops.ensure_local(store)
         assert states(store) == {}
         runtime = RayRuntime(tmp_path / "ray", "nowhere:1")
-        told(runtime, (ONE, ""))
+        reported(runtime, (ONE, ""))
         RayNodes(tmp_path / "ray", runtime, frozenset()).maintain()
         ray_nodes.check(store, on_ray=True)
         with pytest.raises(Conflict, match="nodes of a Ray cluster"):
@@ -139,7 +139,7 @@ def test_a_ray_of_its_own_on_ray(tmp_path: Path) -> None:
     with Store.open(tmp_path) as store:
         ray_nodes.check(store, on_ray=True)
         runtime = RayRuntime(tmp_path, "nowhere:1")
-        told(runtime, (ONE, ""))
+        reported(runtime, (ONE, ""))
         RayNodes(tmp_path, runtime, frozenset()).maintain()
         request = JobRequest(argv=("/nowhere/python",), submission_id="a", ray=JobRay("plain"))
         around = {"PATH": "/nowhere"}

@@ -35,7 +35,7 @@ def ask(world: World, job: str) -> None:
     submit(world.store, request, environment={})
 
 
-def told(world: World) -> dict[str, str]:
+def reported(world: World) -> dict[str, str]:
     return {row["shape"]: row["reason"] for row in observed.waits(world.store)}
 
 
@@ -66,7 +66,7 @@ def test_what_others_write_during_a_turn_leads_to_another_one(world: World) -> N
     scheduler.turn()
     assert scheduler.sleep_s() == 0
     scheduler.turn()
-    assert told(world), "b was looked at"
+    assert reported(world), "b was looked at"
 
 
 def test_a_job_that_starts_at_once_costs_one_transaction(world: World) -> None:
@@ -118,7 +118,7 @@ def test_reasons_outlive_a_scheduler_and_go_with_their_job(world: World) -> None
     world.die()
     world.turn()
     world.turn()
-    assert list(told(world).values()) == ["InsufficientResources"]
+    assert list(reported(world).values()) == ["InsufficientResources"]
     assert world.store.value("SELECT since FROM waits") == since
 
 

@@ -46,10 +46,10 @@ def order(state: SchedulerState, *, sweep: bool = False) -> list[ch.Change]:
 
 def test_a_node_dies_whose_lease_of_heartbeats_is_over() -> None:
     state = state_of(trees.tree("4c,4c"))
-    told = [NodeSilent("n1", 2.5, NOW), NodeSilent("gone", 2.5, NOW)]
+    reported = [NodeSilent("n1", 2.5, NOW), NodeSilent("gone", 2.5, NOW)]
     dead = ch.NodeMoved(NOW, "n1", "die", DEAD, "no heartbeat for 2.5 s", "vctl")
-    assert follows(state, nodes.silent(state, told, NOW)) == [dead]
-    assert follows(state, nodes.silent(state, told, NOW)) == []
+    assert follows(state, nodes.silent(state, reported, NOW)) == [dead]
+    assert follows(state, nodes.silent(state, reported, NOW)) == []
 
 
 def test_with_a_node_go_its_processes_and_all_members_of_their_jobs() -> None:

@@ -133,7 +133,7 @@ def test_a_process_is_to_be_launched_until_it_is_seen() -> None:
     assert effects_due(state, 0) == []
 
 
-def told(*, warns: bool, **moves: bool) -> Preemption:
+def reported(*, warns: bool, **moves: bool) -> Preemption:
     return Preemption(1, "j1", 1, 7, "w", "requeue", warns, 9 * SECOND, **moves)
 
 
@@ -142,11 +142,11 @@ GRACES: dict[str, tuple[Sequence[Change], Stop]] = {
     "as the user says": ([asked(grace_s=0.5), *stopping("j1.0")], Stop("j1.0", 0.5)),
     "its node is dead": ([ch.RunStopping("j1.0", "NodeFailed")], Stop("j1.0", 0.0)),
     "for a job that cannot warn": (
-        [ch.JobPreempting(told(warns=False), OWN, ""), ch.RunStopping("j1.0", "Preempted")],
+        [ch.JobPreempting(reported(warns=False), OWN, ""), ch.RunStopping("j1.0", "Preempted")],
         Stop("j1.0", 0.0, 9 * SECOND),
     ),
     "for one that was warned": (
-        [ch.JobPreempting(told(warns=True), OWN, ""), ch.RunStopping("j1.0", "Preempted")],
+        [ch.JobPreempting(reported(warns=True), OWN, ""), ch.RunStopping("j1.0", "Preempted")],
         Stop("j1.0", 2.0),
     ),
     "for a lender": ([ch.RunStopping("j1.0", "Preempted")], Stop("j1.0", 30.0)),
@@ -219,7 +219,7 @@ def test_a_job_is_warned_of_each_end_until_that_is_recorded() -> None:
 def test_a_job_that_ends_for_another_is_told_and_ends_at_once_unless_it_heard_that(heard: bool) -> None:
     state = state_of()
     run_job(state, members=2)
-    one = told(warns=True)
+    one = reported(warns=True)
     apply(state, ch.JobPreempting(one, OWN, ""))
     assert effects_due(state, 0) == [Notify(one)]
     ends = [*stopping("j1.0", "j1.1", reason="Preempted"), ch.PreemptionMoved(1, "end")]
@@ -234,7 +234,7 @@ def test_a_job_that_ends_for_another_is_told_and_ends_at_once_unless_it_heard_th
 def test_a_job_that_ends_anyway_is_not_told_that_it_ends_for_another() -> None:
     state = state_of()
     run_job(state)
-    apply(state, ch.JobPreempting(told(warns=True), OWN, ""))
+    apply(state, ch.JobPreempting(reported(warns=True), OWN, ""))
     apply(state, asked())
     assert list(effects.notices(state)) == []
     assert list(preemption.due(state, 0)) == [ch.PreemptionMoved(1, "end")]

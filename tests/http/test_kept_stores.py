@@ -69,11 +69,11 @@ def test_a_failed_request_names_nothing_that_another_one_has_done(
     monkeypatch.setattr(Store, "_begin", full)
     monkeypatch.setattr(ops.jobs, "list_jobs", full)
     do = submit if what == "submit" else lambda store: jobs.list_jobs.at(Context(store, server.config))
-    with server.store() as second, pytest.raises(DiskTrouble) as told:
+    with server.store() as second, pytest.raises(DiskTrouble) as reported:
         do(second)
     assert second is first
-    assert "before that" not in told.value.problem
-    assert "before you run it again" not in told.value.fix
+    assert "before that" not in reported.value.problem
+    assert "before you run it again" not in reported.value.fix
 
 
 def test_tables_that_were_replaced_are_opened_anew(server: Server) -> None:

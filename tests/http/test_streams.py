@@ -230,9 +230,9 @@ def test_a_job_has_the_settings_of_the_server_and_the_server_starts_a_scheduler(
         name = submit(server, "env", **more)
         over = server.http.get(f"/api/v1/jobs/{name}/wait", params={"timeout_s": 30}).json()
         assert over["job"]["status"] == "SUCCEEDED", over
-        told = server.http.get(f"/api/v1/jobs/{name}/logs").text.splitlines()
-        assert "VCTL_LOCAL_NODE=0" in told
-        assert ("MINE=1" in told) == bool(more)
+        reported = server.http.get(f"/api/v1/jobs/{name}/logs").text.splitlines()
+        assert "VCTL_LOCAL_NODE=0" in reported
+        assert ("MINE=1" in reported) == bool(more)
     assert server.http.get("/api/v1/scheduler").json()["kind"] == "background"
 
 

@@ -231,10 +231,10 @@ def test_it_has_the_settings_of_its_starter_and_nothing_else_of_it(one: Place) -
         "VCTL_LOCAL_NODE": "0", "VCTL_IDLE_EXIT": "10", "VCTL_MAINTENANCE_INTERVAL": "7", "VCTL_KILL_GRACE": "0.5",
     }  # fmt: skip
     assert not environment.keys() & {"MY_SECRET", "PYTHONSTARTUP", "PWD", "VCTL_CLUSTER"}
-    told = one.ok("job", "submit", "--", "sh", "-c", "env; pwd", SECOND="mine")
-    assert "SECOND=mine" in told
-    assert "MY_SECRET" not in told
-    assert told.rstrip().endswith(str(one.folder))
+    reported = one.ok("job", "submit", "--", "sh", "-c", "env; pwd", SECOND="mine")
+    assert "SECOND=mine" in reported
+    assert "MY_SECRET" not in reported
+    assert reported.rstrip().endswith(str(one.folder))
 
 
 def test_one_that_cannot_live_is_reported_and_not_started_for_ever(one: Place) -> None:

@@ -199,7 +199,7 @@ def test_an_output_that_nobody_reads_any_more(served: Place) -> None:
 def test_an_output_whose_disk_is_full(served: Place, handed: bool) -> None:
     """Spec 13, errors: said as what it is, on standard error, also where the output keeps a buffer."""
     full = "Error: the disk is full: the data could not be written\n"
-    for words, code, told in (
+    for words, code, reported in (
         ("status", 1, full),
         ("list events -o json", 1, full),
         ("list --help", 1, full),
@@ -212,7 +212,7 @@ def test_an_output_whose_disk_is_full(served: Place, handed: bool) -> None:
             env=served.environment({"PYTHONUNBUFFERED": ""}), cwd=served.folder, stdin=subprocess.DEVNULL,
             capture_output=True, timeout=PATIENCE_S, check=False,
         )  # fmt: skip
-        assert (done.returncode, done.stderr.decode().partition("Fix: ")[0]) == (code, told), words
+        assert (done.returncode, done.stderr.decode().partition("Fix: ")[0]) == (code, reported), words
 
 
 @spec("13.errors")

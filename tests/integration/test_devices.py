@@ -117,8 +117,8 @@ def test_by_default_it_is_reported_and_the_job_starts(place: Place, devices: Dev
     devices.write([(stranger, 642 << 20)], [])
     place.ok("run", "-d", "-g", "2", "--submission-id", "train", "--", "sleep", "1000")
     place.reach("train", "RUNNING")
-    (told,) = eventually(lambda: place.read("status")["devices"])
-    assert f"pid {stranger} uses GPU 0" in told["message"]
+    (reported,) = eventually(lambda: place.read("status")["devices"])
+    assert f"pid {stranger} uses GPU 0" in reported["message"]
     assert f"pid {stranger} uses GPU 0" in place.run("doctor").out
     assert (gpu(place, 0)["state"], gpu(place, 0)["message"]) == ("BOOKED", None)
 
@@ -216,9 +216,9 @@ def test_a_job_that_does_not_use_its_device_is_named_and_goes_on(place: Place, d
     place.ok("run", "-d", "-g", "1", "--submission-id", "notebook", "--", "sleep", "1000")
     place.reach("notebook", "RUNNING")
     assert gpu(place, 0)["idle_since"] is None
-    (told,) = eventually(lambda: place.read("status")["devices"])
-    assert told["message"].startswith("notebook of ")
-    assert "has booked GPU 0" in told["message"]
+    (reported,) = eventually(lambda: place.read("status")["devices"])
+    assert reported["message"].startswith("notebook of ")
+    assert "has booked GPU 0" in reported["message"]
     assert gpu(place, 0)["idle_since"] is not None
     assert ", idle " in place.ok("gpus")
     assert place.job("notebook")["status"] == "RUNNING"

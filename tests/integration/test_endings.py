@@ -67,10 +67,10 @@ def test_a_job_may_end_well_although_it_was_asked_to_stop(one: Place) -> None:
 def test_stop_takes_the_whole_tree(one: Place) -> None:
     """Also what double-forked, left the session and ignores SIGTERM; its room is free only when all is gone."""
     one.daemon()
-    told = one.folder / "pid"
-    one.submit("--submission-id", "j", "--num-cpus", "4", "--", sys.executable, "-c", STUBBORN, str(told))
-    eventually(told.exists)
-    pid, stray = one.running_process("j"), int(told.read_text())
+    reported = one.folder / "pid"
+    one.submit("--submission-id", "j", "--num-cpus", "4", "--", sys.executable, "-c", STUBBORN, str(reported))
+    eventually(reported.exists)
+    pid, stray = one.running_process("j"), int(reported.read_text())
     one.submit("--submission-id", "next", "--num-cpus", "4", "--", "sh", "-c", f"kill -0 {pid} {stray}")
     one.ok("job", "stop", "j", "--grace", "0.3", "--no-wait")
     assert one.run("job", "wait", "j").code == 143
@@ -82,9 +82,9 @@ def test_stop_takes_the_whole_tree(one: Place) -> None:
 
 def test_the_second_stop_shortens_the_grace(one: Place) -> None:
     one.daemon()
-    told = one.folder / "pid"
-    one.submit("--submission-id", "j", "--", sys.executable, "-c", STUBBORN, str(told))
-    eventually(told.exists)
+    reported = one.folder / "pid"
+    one.submit("--submission-id", "j", "--", sys.executable, "-c", STUBBORN, str(reported))
+    eventually(reported.exists)
     one.ok("job", "stop", "j", "--grace", "1h", "--no-wait")
     time.sleep(0.3)
     assert one.job("j")["status"] == "RUNNING"
@@ -198,10 +198,10 @@ def test_the_fork_server_may_die(one: Place) -> None:
 def test_a_supervisor_is_killed(one: Place) -> None:
     """The run is lost: what it left is ended, also what hid, and the job says so."""
     one.daemon()
-    told = one.folder / "pid"
-    one.submit("--submission-id", "j", "--num-cpus", "4", "--", sys.executable, "-c", STUBBORN, str(told))
-    eventually(told.exists)
-    pid, stray = one.running_process("j"), int(told.read_text())
+    reported = one.folder / "pid"
+    one.submit("--submission-id", "j", "--num-cpus", "4", "--", sys.executable, "-c", STUBBORN, str(reported))
+    eventually(reported.exists)
+    pid, stray = one.running_process("j"), int(reported.read_text())
     os.kill(one.supervisor_of("j"), signal.SIGKILL)
     job = one.reach("j", "FAILED", within_s=15)
     assert (job["state_reason"], job["exit_code"]) == ("ProcessLost", None)

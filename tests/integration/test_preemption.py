@@ -80,10 +80,12 @@ def test_with_no_daemon_a_waiting_submit_does_it(one: Place) -> None:
 def test_the_winner_starts_when_the_last_process_is_gone(one: Place) -> None:
     one.daemon()
     one.ok("vc", "update", "primary", "--preemption", "stop", "--preemption-grace", "0.3s")
-    told = one.folder / "pid"
-    one.submit("--submission-id", "low", "--num-cpus", "4", "--", sys.executable, "-c", STUBBORN, str(told))
-    eventually(told.exists)
-    pid, stray = one.running_process("low"), int(told.read_text())
+    reported = one.folder / "pid"
+    one.submit(
+        "--submission-id", "low", "--num-cpus", "4", "--", sys.executable, "-c", STUBBORN, str(reported)
+    )
+    eventually(reported.exists)
+    pid, stray = one.running_process("low"), int(reported.read_text())
     look = f"! kill -0 {pid} 2>/dev/null && ! kill -0 {stray} 2>/dev/null"
     done = one.run("job", "submit", "--num-cpus", "4", "--priority", "5", "--", "sh", "-c", look)
     assert done.code == 0, "when it ran, neither was there"

@@ -66,7 +66,7 @@ def site(place: Place) -> Place:
     return place
 
 
-def told(text: str) -> dict[str, Any]:
+def reported(text: str) -> dict[str, Any]:
     """What a script told, one JSON object after the other."""
     found: dict[str, Any] = {}
     decoder, at = json.JSONDecoder(), 0
@@ -90,7 +90,7 @@ def look(site: Place, spec: dict[str, Any], name: str, *words: str, before: str 
         "--env", f"PYTHON={sys.executable}", *words, "--", "sh", "-c", script,
     )  # fmt: skip
     assert ran.code == 0, ran
-    return told(ran.out)
+    return reported(ran.out)
 
 
 def test_a_gang_of_two_actors(site: Place) -> None:

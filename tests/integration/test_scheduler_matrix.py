@@ -179,8 +179,10 @@ def check(place: Place) -> None:
     with Store.open(place.home) as store:
         assert ops.prove.prove(store) == []
         assert ops.replay.replay(store, dry_run=True)["changes"] == 0
-        told = store.rows("SELECT object_id, kind FROM events WHERE kind IN ('job.submitted', 'job.ended')")
-        assert len(told) == len(set(map(tuple, told)))
+        reported = store.rows(
+            "SELECT object_id, kind FROM events WHERE kind IN ('job.submitted', 'job.ended')"
+        )
+        assert len(reported) == len(set(map(tuple, reported)))
         assert store.value("SELECT count(*) FROM runs") == 0
         assert store.value("SELECT count(*) FROM vnodes WHERE cluster_id LIKE '%##%'") == 0
         assert store.value("SELECT count(*) FROM leases") == 0

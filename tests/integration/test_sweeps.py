@@ -41,14 +41,14 @@ def test_a_sweep_is_repaired(one: Place) -> None:
     ]
     ran = one.run("job", "submit", *words, "--", "sh", "-c", TRAINING)
     assert ran.code == 124, ran  # of the first member by index
-    told = [
+    reported = [
         "sweep: 10 of 30 did not succeed",
         f"  FAILED: 7 NonZeroExit: exited with code 4: {FAILED}",
         f"  FAILED: 3 TimeLimit: ran longer than its time limit: {LATE}",
         "Run them again with: vctl job rerun sweep --failed",
     ]
-    assert ran.err.splitlines()[-4:] == told
-    assert one.run("job", "wait", "sweep").err.splitlines() == told
+    assert ran.err.splitlines()[-4:] == reported
+    assert one.run("job", "wait", "sweep").err.splitlines() == reported
     status = one.ok("job", "status", "sweep")
     assert f"7 NonZeroExit: exited with code 4: {FAILED}" in status
     assert one.ok("job", "logs", "sweep_3") == "epoch 1, try 1\nno data\n"
@@ -235,7 +235,7 @@ def test_a_sweep_is_repaired_over(one: Place, surface: type[OverPython | OverHtt
     notices = one.folder / "notices"
     notify = f"sh -c 'echo $VCTL_SUBMISSION_ID $VCTL_STATUS $VCTL_EXIT_CODE >> {notices}'"
 
-    def told(count: int) -> list[str]:
+    def reported(count: int) -> list[str]:
         lines = notices.read_text().splitlines() if notices.exists() else []
         return lines if len(lines) >= count else []
 
@@ -243,7 +243,7 @@ def test_a_sweep_is_repaired_over(one: Place, surface: type[OverPython | OverHtt
     assert student.submit(notify) == 124
     why = {(one["state_reason"], one["count"], one["indices"]) for one in student.failures()}
     assert why == {("NonZeroExit", 7, FAILED), ("TimeLimit", 3, LATE)}
-    assert eventually(lambda: told(2), "two notices") == ["sweep RUNNING", "sweep FAILED 124"]
+    assert eventually(lambda: reported(2), "two notices") == ["sweep RUNNING", "sweep FAILED 124"]
     (one.folder / "data").touch()
     assert student.rerun() == 0
     assert student.exit_codes() == dict.fromkeys(range(30), 0)
@@ -251,5 +251,5 @@ def test_a_sweep_is_repaired_over(one: Place, surface: type[OverPython | OverHtt
     assert results == {index: f"{index * index}\n" for index in range(30)}
     again = {job["array_index"] for job in one.jobs().values() if job["attempt"] == 2}
     assert again == {2, 11, 29, 3, 7, 8, 9, 15, 20, 28}
-    assert eventually(lambda: told(3), "one notice more")[2:] == ["sweep SUCCEEDED 0"]
+    assert eventually(lambda: reported(3), "one notice more")[2:] == ["sweep SUCCEEDED 0"]
     one.assert_sound()

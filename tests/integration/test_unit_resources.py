@@ -32,12 +32,12 @@ def test_the_numbers_of_every_unit_resource_reach_the_process(place: Place) -> N
     place.ok("job", "submit", "--no-wait", "--num-gpus", "2", "--", "sleep", "1000", **units)
     place.daemon(**units)
     request = '{"flexible_resource_min": {"CPU": 1, "GPU": 2, "FPGA": 1}}'
-    told = place.ok(
+    reported = place.ok(
         "job", "submit", "--virtual-cluster", request, "--", "sh", "-c", BOTH,
         **units,
     ).splitlines()  # fmt: skip
-    assert json.loads(told[0]) == {"GPU": [2, 3], "FPGA": [0]}
-    assert told[1] == "2,3"
+    assert json.loads(reported[0]) == {"GPU": [2, 3], "FPGA": [0]}
+    assert reported[1] == "2,3"
     bare = place.ok("job", "submit", "--num-cpus", "1", "--", "sh", "-c", "echo $VCTL_INSTANCES", **units)
     assert json.loads(bare) == {}
 
@@ -78,8 +78,8 @@ def test_a_node_keeps_its_numbers_when_it_is_updated(place: Place) -> None:
     place.ok("node", "update", "n1", "--resources", '{"GPU": 1}')
     assert instances(place) == {"GPU": {"3": 10_000}}  # what is in use stays
     place.ok("node", "update", "n1", "--resources", '{"GPU": 2}')
-    told = place.ok("job", "submit", "--num-gpus", "1", "--", "sh", "-c", "echo $CUDA_VISIBLE_DEVICES")
-    assert told == "2\n"
+    reported = place.ok("job", "submit", "--num-gpus", "1", "--", "sh", "-c", "echo $CUDA_VISIBLE_DEVICES")
+    assert reported == "2\n"
 
 
 def test_virtual_nodes_tell_their_machine(place: Place) -> None:

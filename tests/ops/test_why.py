@@ -658,7 +658,7 @@ def test_of_many_nodes_the_nearest_are_listed_and_the_others_counted(
         ("u-00", "feasible but not available"), ("u-02", "available"),
     ]  # fmt: skip
     assert answer["nodes_left_out"] == {"feasible but not available": 1, "infeasible": 3}
-    told = "\n".join(draw(Screen(), answer))
-    assert "and more nodes: 1 feasible but not available, 3 infeasible" in told
+    reported = "\n".join(draw(Screen(), answer))
+    assert "and more nodes: 1 feasible but not available, 3 infeasible" in reported
     request = JobRequest(argv=("true",), spec=gang(2, "STRICT_SPREAD", CPU=3), cwd="/")
     assert why.dry_run(world.store, request, environment={})["nodes_left_out"] == answer["nodes_left_out"]

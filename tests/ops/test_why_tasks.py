@@ -45,7 +45,7 @@ def task(world: World, cpus: float = 1, **fields: Any) -> str:
     return str(form["task_id"])
 
 
-def told(world: World, task_id: str) -> tuple[str, str]:
+def reported(world: World, task_id: str) -> tuple[str, str]:
     form = tasks.get_task(world.store, task_id)
     assert tasks.list_tasks(world.store, filters=[f"task_id={task_id}"])[0] == [form]
     return form["state_reason"], form["message"]
@@ -96,12 +96,12 @@ def test_the_holders_are_the_tasks_on_the_virtual_node_itself(tmp_path: Path) ->
 def test_a_node_that_left_is_named(world: World) -> None:
     full = task(world, 2, strategy="NODE:t-01")
     waits = task(world, 2, strategy="NODE:t-01", max_retries=3)
-    assert told(world, waits) == ("InsufficientResources", "needs 2 CPU on one node; free: t-01 0")
+    assert reported(world, waits) == ("InsufficientResources", "needs 2 CPU on one node; free: t-01 0")
     nodes.drain(world.store, "t-01")  # no scheduler has looked since: the words are those of now all the same
     reason = ("Infeasible", "its strategy names t-01, where primary##j has no virtual node that takes work")
-    assert told(world, waits) == reason
+    assert reported(world, waits) == reason
     world.turn()
-    assert told(world, waits) == reason
+    assert reported(world, waits) == reason
     answer = why.why(world.store, waits)
     assert next((one["kind"], one["command"]) for one in answer["changes"]) == (
         "anywhere",
@@ -124,23 +124,26 @@ def test_a_cluster_grows_on_the_node_that_a_task_names(tmp_path: Path) -> None:
         for named in ("t-00", "t-01"):
             assert tasks.get_task(world.store, task(world, strategy=f"NODE:{named}"))["node_id"] == named
         waits = task(world, 2, strategy="NODE:t-01")
-        assert told(world, waits) == (
+        assert reported(world, waits) == (
             "InsufficientResources",
             (
                 "needs 2 CPU on one node with ray.io/node-id: t-01; free: t-01 0; in primary, from which"
                 " primary##j can grow: t-01 1"
             ),
         )
-        assert told(world, task(world, 3, strategy="NODE:t-01"))[0] == "Infeasible"
+        assert reported(world, task(world, 3, strategy="NODE:t-01"))[0] == "Infeasible"
 
 
 def test_need_and_free_are_compared_on_the_node_concerned(world: World) -> None:
     task(world, 1.5, strategy="NODE:t-00")
     task(world, 1, strategy="NODE:t-01")
     waits = task(world, 2)
-    assert told(world, waits) == ("InsufficientResources", "needs 2 CPU on one node; free: t-01 1, t-00 0.5")
+    assert reported(world, waits) == (
+        "InsufficientResources",
+        "needs 2 CPU on one node; free: t-01 1, t-00 0.5",
+    )
     large = task(world, 3)
-    assert told(world, large) == (
+    assert reported(world, large) == (
         "Infeasible",
         "exceeds the capacity of primary##j: 3 CPU asked on one virtual node, the largest virtual node has 2 CPU",
     )
@@ -148,7 +151,7 @@ def test_need_and_free_are_compared_on_the_node_concerned(world: World) -> None:
     world.processes.end(running, 0)
     world.turn()
     assert tasks.get_task(world.store, waits)["state"] == "RUNNING"
-    assert told(world, large)[0] == "Infeasible"
+    assert reported(world, large)[0] == "Infeasible"
 
 
 @spec("11.views")
@@ -180,10 +183,10 @@ def test_labels_that_no_virtual_node_has_are_infeasible(world: World) -> None:
     """spec 10: what no virtual node could ever hold; the cluster is of a fixed size."""
     waits = task(world, selector=parse_selector({"zone": "x"}, ""))
     reason = ("Infeasible", "needs 1 CPU on one node with zone: x; free: no node of the cluster matches")
-    assert told(world, waits) == reason
+    assert reported(world, waits) == reason
     large = task(world, 3, selector=parse_selector({"ray.io/node-id": "t-01"}, ""))
-    assert told(world, large)[0] == "Infeasible"
-    assert "the largest virtual node has 2 CPU" in told(world, large)[1]
+    assert reported(world, large)[0] == "Infeasible"
+    assert "the largest virtual node has 2 CPU" in reported(world, large)[1]
     fits = task(world, selector=parse_selector({"ray.io/node-id": "t-01"}, ""))
     assert tasks.get_task(world.store, fits)["node_id"] == "t-01"
 
@@ -237,7 +240,7 @@ def test_a_full_node_that_a_task_prefers_is_named(world: World) -> None:
     """Spec 10: it waits for that node alone while it could hold it; its reason, its nodes and its changes say so."""
     task(world, 2, strategy="NODE:t-01")
     waits = task(world, 2, strategy="NODE:t-01:soft")
-    assert told(world, waits) == ("InsufficientResources", "needs 2 CPU on one node; free: t-01 0")
+    assert reported(world, waits) == ("InsufficientResources", "needs 2 CPU on one node; free: t-01 0")
     answer = why.why(world.store, waits)
     assert [(one["node_id"], one["verdict"], one["note"]) for one in answer["nodes"]] == [
         ("t-00", "infeasible", "the strategy names t-01"),
@@ -247,14 +250,14 @@ def test_a_full_node_that_a_task_prefers_is_named(world: World) -> None:
     assert f"task cancel {waits} && vctl task run" in commands["anywhere"]
     assert "--strategy NODE:t-01:spill" in commands["anywhere"]
     nodes.drain(world.store, "t-01")
-    assert told(world, waits) == (
+    assert reported(world, waits) == (
         "PendingEvaluation",
         "it can start in the next round of the scheduler; needs 2 CPU on one node; free: t-00 2",
     )
     world.turn()
     assert tasks.get_task(world.store, waits)["node_id"] == "t-00"
     large = task(world, 3, strategy="NODE:t-00:soft")
-    assert told(world, large) == (
+    assert reported(world, large) == (
         "Infeasible",
         "exceeds the capacity of primary##j: 3 CPU asked on one virtual node, the largest virtual node has 2 CPU",
     )

@@ -32,7 +32,7 @@ class Heard(ServiceKeeper):
         if len(self.launchers) < MAX_LAUNCHERS:
             self.started += 1
 
-    def told(self, body: bytes, *descriptors: int) -> None:
+    def send(self, body: bytes, *descriptors: int) -> None:
         socket.send_fds(self.theirs, [body], descriptors)
         self.hear(self.process)
 
@@ -56,16 +56,16 @@ def keeper(tmp_path: Path) -> Iterator[Heard]:
 
 def test_a_log_is_removed_and_who_asked_hears_of_it(keeper: Heard, tmp_path: Path) -> None:
     ours, theirs = os.pipe()
-    keeper.told(b'["remove log", "a.log"]', theirs)
+    keeper.send(b'["remove log", "a.log"]', theirs)
     os.close(theirs)
     assert os.read(ours, 1) == b""  # the keeper has closed its copy
     os.close(ours)
     assert not (tmp_path / "logs" / "a.log").exists()
-    keeper.told(b'["remove log", "a.log"]')  # once more: nothing happens
+    keeper.send(b'["remove log", "a.log"]')  # once more: nothing happens
 
 
 def test_a_link_in_place_of_a_log_is_removed_itself(keeper: Heard, tmp_path: Path) -> None:
-    keeper.told(b'["remove log", "link.log"]')
+    keeper.send(b'["remove log", "link.log"]')
     assert not (tmp_path / "logs" / "link.log").is_symlink()
     assert (tmp_path / "outside.log").read_text() == "kept"
 
@@ -80,7 +80,7 @@ NAMES = [
 def test_a_name_that_is_no_logs_removes_nothing(
     keeper: Heard, tmp_path: Path, name: object, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    keeper.told(json.dumps(["remove log", name]).encode())
+    keeper.send(json.dumps(["remove log", name]).encode())
     assert sorted(os.listdir(tmp_path / "logs")) == ["a.log", "link.log"]
     assert "was dropped" in capsys.readouterr().err
 
@@ -89,9 +89,9 @@ def test_only_the_scheduler_gets_launchers(tmp_path: Path) -> None:
     for name, count in ((SCHEDULER, 1), (SERVER, 0)):
         keeper = Heard(tmp_path, name)
         with socket.socket() as channel:
-            keeper.told(b'["launcher"]', channel.fileno())
-            keeper.told(b'["launcher"]')  # without a channel
-            keeper.told(b'["launcher", "--root"]', channel.fileno())
+            keeper.send(b'["launcher"]', channel.fileno())
+            keeper.send(b'["launcher"]')  # without a channel
+            keeper.send(b'["launcher", "--root"]', channel.fileno())
         assert keeper.started == count
         keeper.end()
 
@@ -107,17 +107,17 @@ def test_garbage_starts_and_removes_nothing(keeper: Heard, tmp_path: Path) -> No
         else:
             body = json.dumps([rng.choice(words) for _ in range(rng.choice((0, 1, 3, 4)))]).encode()
         body = b"[" * 3000 if number % 1000 == 7 else body + b" " * (MAX_BYTES if number % 1000 == 8 else 0)
-        keeper.told(body, *([0] if number % 3 == 0 and body != b'["launcher"]' else []))
+        keeper.send(body, *([0] if number % 3 == 0 and body != b'["launcher"]' else []))
     assert keeper.started == 0
     assert sorted(os.listdir(tmp_path / "logs")) == ["a.log", "link.log"]
     assert len(os.listdir("/proc/self/fd")) == files
-    keeper.told(b'["remove log", "a.log"]')
+    keeper.send(b'["remove log", "a.log"]')
     assert os.listdir(tmp_path / "logs") == ["link.log"]
 
 
 def test_two_descriptors_are_one_too_many(keeper: Heard) -> None:
     """The kernel drops what there is no room for, and says so: the message is dropped, and nothing stays open."""
     files = len(os.listdir("/proc/self/fd"))
-    keeper.told(b'["launcher"]', 0, 1)
+    keeper.send(b'["launcher"]', 0, 1)
     assert keeper.started == 0
     assert len(os.listdir("/proc/self/fd")) == files

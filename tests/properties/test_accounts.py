@@ -169,10 +169,16 @@ def agrees(world: World, book: Book, since: int, until: int, by: str) -> None:
     lines = report.report(world.store, since=timestamp(since), until=timestamp(until), by=by)
     field = {"user": "user", "cluster": "cluster_id", "job": "submission_id"}[by]
     found: dict[str, Any] = {str(line[field]): line for line in lines}  # type: ignore[literal-required]
-    told = book.hours(by, since, until)
-    for key in {*told, *found}:
+    reported = book.hours(by, since, until)
+    for key in {*reported, *found}:
         for name in ("cpu_hours", "gpu_hours", "memory_gib_hours", "lost_cpu_hours", "lost_gpu_hours"):
-            assert found.get(key, {}).get(name, 0.0) == float(told[key][name]), (by, key, name, since, until)
+            assert found.get(key, {}).get(name, 0.0) == float(reported[key][name]), (
+                by,
+                key,
+                name,
+                since,
+                until,
+            )
 
 
 def windows(dice: Any, now: int) -> Iterator[tuple[int, int]]:

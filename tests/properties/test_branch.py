@@ -214,9 +214,9 @@ def test_what_waits_elsewhere_changes_no_answer_about_a_job(tmp_path: Path) -> N
                 for situation in (near, everything):
                     trials = Trials(situation, job, budget=10**6)
                     one = trials.outcome(replace(NOTHING, job=job), preempts=True)
-                    told = None if one.wait is None else (one.wait.reason, shown(one.wait))
+                    reported = None if one.wait is None else (one.wait.reason, shown(one.wait))
                     changes, _ = helpful(trials, situations.kinds_of_nodes(trees.store))
-                    found.append((one.start, told, one.preempts, changes))
+                    found.append((one.start, reported, one.preempts, changes))
                 assert found[0] == found[1], (seed, job.submission_id)
                 done["with a change"] += bool(found[0][-1])
             for job in list(queues.queued(store))[-2:]:

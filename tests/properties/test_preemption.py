@@ -211,22 +211,22 @@ def test_ten_thousand_random_contests(part: int) -> None:
 
 
 def after(ledger: Ledger, there: Contest, gone: tuple[int, ...]) -> Ledger:
-    twin = ledger.copy()
+    duplicate = ledger.copy()
     for job_id in gone:
         begun = there.begun[job_id]
-        twin.discharge(begun.run_id)
-        twin.remove_cluster(begun.start.cluster_id)
-    return twin
+        duplicate.discharge(begun.run_id)
+        duplicate.remove_cluster(begun.start.cluster_id)
+    return duplicate
 
 
 def best_by_brute_force(there: Contest, job: PendingJob, losses: dict[int, int]) -> list[int] | None:
     """From the highest level down, every combination of a level beside all those below it."""
 
     def fits(gone: list[int]) -> bool:
-        twin = after(there.ledger, there, tuple(gone))
-        if isinstance(place(twin, job.parent_id, job.spec, job.entry), Placed):
+        duplicate = after(there.ledger, there, tuple(gone))
+        if isinstance(place(duplicate, job.parent_id, job.spec, job.entry), Placed):
             return True
-        return isinstance(finished(find_growth(twin, job.parent_id, job.spec, job.entry)), tuple)
+        return isinstance(finished(find_growth(duplicate, job.parent_id, job.spec, job.entry)), tuple)
 
     jobs = there.running.jobs
     levels = sorted({jobs[n].priority for n in losses}, reverse=True)
@@ -312,8 +312,8 @@ def test_a_rough_search_ends_nobody_of_a_higher_level_than_brute_force(
     if wanted:
         priority_of = {n: there.running.jobs[n].priority for n in there.begun}
         assert max(priority_of[n] for n in found[0]) == max(priority_of[n] for n in wanted)
-        twin = after(there.ledger, there, tuple(found[0]))
-        assert isinstance(place(twin, job.parent_id, job.spec, job.entry), Placed)
+        duplicate = after(there.ledger, there, tuple(found[0]))
+        assert isinstance(place(duplicate, job.parent_id, job.spec, job.entry), Placed)
 
 
 # ---- with growth (spec 8 and 9) ----

@@ -287,12 +287,12 @@ def check(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seed: int) -> int:
     """The number of changes of a state that were offered and carried out."""
     offered: list[tuple[str, list[ProposedChange], list[str]]] = []
     scene = Scene(tmp_path / "asked", seed, monkeypatch)
-    told: list[tuple[ProposedChange, str]] = []
+    reported: list[tuple[ProposedChange, str]] = []
 
     def noted(make: Callable[..., Remedy]) -> Callable[..., Remedy]:
         def noting(change: ProposedChange, *rest: Any) -> Remedy:
             found = make(change, *rest)
-            told.append((change, found["change"]))
+            reported.append((change, found["change"]))
             return found
 
         return noting
@@ -301,10 +301,10 @@ def check(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seed: int) -> int:
         for maker in ("remedy", "remedy_for_task"):
             listening.setattr(why, maker, noted(getattr(why, maker)))
         for name in scene.waiting():
-            told.clear()
+            reported.clear()
             said = why.why(scene.store, name)
-            assert len(told) == len(said["changes"]) + len(said["nearest"])
-            together = [told] if said["nearest"] else [[one] for one in told]
+            assert len(reported) == len(said["changes"]) + len(said["nearest"])
+            together = [reported] if said["nearest"] else [[one] for one in reported]
             offered += [
                 (name, [change for change, _ in one], [words for _, words in one]) for one in together
             ]

@@ -234,8 +234,8 @@ def test_what_an_earlier_run_of_the_name_left_is_cleared_first(confined: Ground)
     groups = cgroup_trees.find(os.fsencode(confined.home))
     left = groups.make(b"a", (10, 0, ()))
     with subprocess.Popen(["sleep", "1000"]) as process:
-        for door in left.doors:
-            Path(os.fsdecode(door)).write_text(str(process.pid))
+        for file in left.procs:
+            Path(os.fsdecode(file)).write_text(str(process.pid))
         confined.launch("a", "cat", "/proc/self/cgroup", confinement=MEMORY_ONLY)
         assert confined.ended("a").exit_code == 0
         assert process.wait(10) == -signal.SIGKILL

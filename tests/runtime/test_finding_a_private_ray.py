@@ -123,19 +123,19 @@ def test_the_command_and_every_process_of_its_ray_are_told_the_same(ground: Grou
     *variables, join = done.communicate(timeout=PATIENCE_S)[0].decode().split("\0")
     assert done.returncode == 0
     mine = dict(one.split("=", 1) for one in variables)
-    told = tells(mine)
-    assert None not in told.values()
-    assert told["RAY_TMPDIR"] == str(ground.folder)
-    assert not any(told[name] == AROUND[name] for name in TELLS if name in AROUND)
+    reported = tells(mine)
+    assert None not in reported.values()
+    assert reported["RAY_TMPDIR"] == str(ground.folder)
+    assert not any(reported[name] == AROUND[name] for name in TELLS if name in AROUND)
     assert (mine["MINE"], mine["OMP_NUM_THREADS"]) == ("kept", "7")
     head, other = ground.call("c##j.0"), ground.call("c##j.1")
     for call in (head, other):
-        assert tells(call["env"]) == told
+        assert tells(call["env"]) == reported
         assert call["env"]["MINE"] == "kept"
         assert "OMP_NUM_THREADS" not in call["env"]
     for env in (mine, head["env"], other["env"]):
         assert not env.keys() & {"RAY_API_SERVER_ADDRESS", "RAY_DASHBOARD_ADDRESS"}, "of a server around"
-    address = told["RAY_ADDRESS"]
+    address = reported["RAY_ADDRESS"]
     assert address is not None
     assert {"--head", f"--port={address.rpartition(':')[2]}", f"--temp-dir={ground.folder}/ray"} <= set(
         head["words"]
@@ -149,13 +149,13 @@ def test_a_raylet_of_a_task_is_told_the_same(ground: Ground) -> None:
     """A growth raylet is in the Ray of its job too, and its name is a file name."""
     ground.show("c##j/0")
     ground.folder.mkdir()
-    told = {"RAY_ADDRESS": "127.0.0.1:7", "RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": "t"}
-    join = {"ray": str(ground.nodes.parent / "ray"), "address": "127.0.0.1:7", "env": told}
+    reported = {"RAY_ADDRESS": "127.0.0.1:7", "RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": "t"}
+    join = {"ray": str(ground.nodes.parent / "ray"), "address": "127.0.0.1:7", "env": reported}
     ray_parent.put(f"{ground.folder}/{ray_parent.JOIN}", join)
     task = {"VCTL_TASK_ID": "5", "VCTL_VNODE_ID": "c##j/0", "VCTL_RESOURCES": '{"CPU": 1}'}
     guest = ground.start(ray_join, **task)
     env = ground.call("c##j.0#5")["env"]
-    assert {name: env[name] for name in told} == told
+    assert {name: env[name] for name in reported} == reported
     assert env["RAY_TMPDIR"] == str(ground.folder)
     assert not env.keys() & {"VCTL_TASK_ID", "OMP_NUM_THREADS", "RAY_API_SERVER_ADDRESS"}
     shutil.rmtree(ground.folder)
@@ -164,17 +164,17 @@ def test_a_raylet_of_a_task_is_told_the_same(ground: Ground) -> None:
 
 
 def test_raylets_of_another_machine_are_told_the_same_but_their_directory(ground: Ground) -> None:
-    told = {
+    reported = {
         "RAY_ADDRESS": "192.0.2.7:7",
         "RAY_AUTH_MODE": "token",
         "RAY_AUTH_TOKEN": "t",
         "RAY_TMPDIR": "/theirs",
     }
-    join = {"ray": "", "address": "192.0.2.7:7", "env": told}
+    join = {"ray": "", "address": "192.0.2.7:7", "env": reported}
     ground.show("c##j/1", address="192.0.2.8", join=join)
     satellite = ground.start(ray_satellite, "--", str(ground.sh))
     call = ground.call("c##j.1")
-    assert tells(call["env"]) == {**tells(told), "RAY_TMPDIR": str(ground.folder)}
+    assert tells(call["env"]) == {**tells(reported), "RAY_TMPDIR": str(ground.folder)}
     assert {"--address=192.0.2.7:7", "--node-ip-address=192.0.2.8"} <= set(call["words"])
     satellite.terminate()
     satellite.communicate(timeout=PATIENCE_S)

@@ -48,11 +48,11 @@ def go(ground):
 
 
 def declined(ground, run_id):
-    def told():
+    def reported():
         ground.runtime.changes()
         return ground.runtime.was_declined(run_id)
 
-    eventually(told, f"{run_id} to be declined")
+    eventually(reported, f"{run_id} to be declined")
 
 
 def unread(line):

@@ -48,28 +48,28 @@ def test_bundles(wanted: list[str], nodes: list[str], asked: list[str]) -> None:
 
 def test_a_request_is_withdrawn_by_whoever_comes_next(tmp_path: Path) -> None:
     """It is in Ray until another one replaces it, so the file outlives the process; of others' requests none is."""
-    told: list[Any] = []
+    reported: list[Any] = []
 
     def growth(*wanted: str) -> RayGrowth:
-        made = RayGrowth(tmp_path, lambda *words: told.append(words))
+        made = RayGrowth(tmp_path, lambda *words: reported.append(words))
         made.target = [parsed(one) for one in wanted]
         made.ask({})
         return made
 
     growth()
-    assert told == []
+    assert reported == []
     first = growth("4c")
-    assert told.pop() == ("want", bundles(["4c"]))
+    assert reported.pop() == ("want", bundles(["4c"]))
     first.confirm(bundles(["4c"]))
     first.ask({})
-    assert told == []
+    assert reported == []
     first.begin()
     first.ask({})
-    assert told.pop() == ("want", bundles(["4c"]))  # another link
+    assert reported.pop() == ("want", bundles(["4c"]))  # another link
     second = growth()
-    assert told.pop() == ("want", [])
+    assert reported.pop() == ("want", [])
     growth()
-    assert told.pop() == ("want", [])  # nobody has said that it was done
+    assert reported.pop() == ("want", [])  # nobody has said that it was done
     second.confirm([])
     growth()
-    assert told == []
+    assert reported == []

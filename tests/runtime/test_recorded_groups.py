@@ -136,7 +136,7 @@ def test_a_run_has_its_limits_below_those_of_its_cluster(recorded: Recorded, tmp
     assert recorded.texts[cluster + b"/memory.max"] == b"%d" % (64 << 30)
     assert recorded.texts[cluster + b"/memory.oom.group"] == b"0", "one run ends, not the team's"
     assert recorded.texts[cluster + b"/cpu.weight"] == b"1600"
-    assert group.doors == [folder + b"/cgroup.procs"]
+    assert group.procs == [folder + b"/cgroup.procs"]
 
 
 def test_what_it_used_and_why_it_was_killed_is_read(recorded: Recorded, tmp_path: Path) -> None:

@@ -160,12 +160,12 @@ def test_turns_told_ahead_are_the_turns_of_a_round(seed: int) -> None:
     usage.advance(trace.ledger, trace.player.now_ns)
     waiting = trace.queues[PRIMARY].jobs.values()
     asked = {job.job_id: {CPU: int(job.shape.partition("x")[0]) * SCALE} for job in waiting}
-    told = order_of_starts(
+    reported = order_of_starts(
         Shares(trace.ledger, trace.player.running, usage),
         PRIMARY,
         [(job, asked[job.job_id]) for job in waiting],
     )
-    assert trace.round() == [job.submission_id for job, _ in told]
+    assert trace.round() == [job.submission_id for job, _ in reported]
 
 
 def test_new_settings_reorder_a_queue_at_once() -> None:

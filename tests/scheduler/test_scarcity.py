@@ -205,9 +205,9 @@ def test_what_moves_off_a_dead_node_keeps_away_too() -> None:
 def test_a_copy_of_a_ledger_asks_for_itself() -> None:
     ledger = world("4c zone=a, 4c")
     ledger.put_cluster(Cluster("c", PRIMARY, LOGICAL, g.spec("PACK: 1c @zone=a")))
-    twin = ledger.copy()
-    twin.remove_cluster("c")
-    for one, want in ((ledger, "n2"), (twin, "n1"), (copy.deepcopy(ledger), "n2")):
+    duplicate = ledger.copy()
+    duplicate.remove_cluster("c")
+    for one, want in ((ledger, "n2"), (duplicate, "n1"), (copy.deepcopy(ledger), "n2")):
         placed = place(one, PRIMARY, g.spec("PACK: 1c"), {})
         assert isinstance(placed, Placed)
         assert placed.pieces[0].node_id == want
@@ -218,10 +218,10 @@ def test_a_copy_knows_the_kinds_of_nodes_that_were_not_looked_at_before() -> Non
     ledger = world("4c, 4c")
     ledger.index(PRIMARY)
     ledger.put_node(replace(ledger.nodes["n1"], labels={"zone": "a"}))
-    for twin in (ledger.copy(), ledger.part([PRIMARY])):
-        twin.put_node(replace(twin.nodes["n2"], labels={"zone": "b"}))
-        assert [group.ids for group in twin.index(PRIMARY).classes.values()] == [["n1"], ["n2"]]
-        placed = place(twin, PRIMARY, g.spec("STRICT_SPREAD: 1c @zone=a, 1c @zone=b"), {})
+    for duplicate in (ledger.copy(), ledger.part([PRIMARY])):
+        duplicate.put_node(replace(duplicate.nodes["n2"], labels={"zone": "b"}))
+        assert [group.ids for group in duplicate.index(PRIMARY).classes.values()] == [["n1"], ["n2"]]
+        placed = place(duplicate, PRIMARY, g.spec("STRICT_SPREAD: 1c @zone=a, 1c @zone=b"), {})
         assert isinstance(placed, Placed)
 
 

@@ -478,9 +478,9 @@ def test_of_a_long_lane_only_the_first_hear_every_number() -> None:
         queue.put(trees.task("job: 1c", number=number))
     assert len(decide_tasks(ledger, {"job": queue})[1]) == 100
     ledger.discharge(next(iter(ledger.charges)))
-    _, told = decide_tasks(ledger, {"job": queue}, {"job"})
-    assert [one.task_id for one in told] == [f"task-{number}" for number in range(64)]
-    assert "free: job/0 0.5 CPU" in told[0].message
+    _, reported = decide_tasks(ledger, {"job": queue}, {"job"})
+    assert [one.task_id for one in reported] == [f"task-{number}" for number in range(64)]
+    assert "free: job/0 0.5 CPU" in reported[0].message
 
 
 WORDS = {

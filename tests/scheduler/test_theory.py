@@ -105,19 +105,19 @@ def test_one_node_comes_free_for_200_shapes(monkeypatch: pytest.MonkeyPatch) -> 
 
     counted(queue_scan, "place_with_growth", "search")
     counted(queue_scan.QueueScan, "step", "step")
-    searches, told, rounds, more = 0, 0, 0, True
+    searches, reported, rounds, more = 0, 0, 0, True
     while more:
         plan = round_(250)
-        searches, told, rounds, more = (
+        searches, reported, rounds, more = (
             searches + done["search"],
-            told + len(plan.waits),
+            reported + len(plan.waits),
             rounds + 1,
             plan.unsearched,
         )
         memos = [queue.memo for queue in queues.values() if queue.memo is not None]
         rests = [memo.rest for memo in memos if memo.rest is not None]
         assert bool(rests) == more and not any(rest.heads.lined_up for rest in rests)  # handed on as they are
-    assert (searches, told, rounds) == (200, 200, 8)
+    assert (searches, reported, rounds) == (200, 200, 8)
     assert round_().is_empty and done == {"search": 0, "step": 0}
 
     ledger.discharge("run on n1")

@@ -73,7 +73,7 @@ class Trace:
     @property
     def waits(self) -> dict[str, tuple[str, str]]:
         """Shape -> (reason, message)."""
-        return {shape: told for (_, shape), told in self.player.waits.items()}
+        return {shape: reported for (_, shape), reported in self.player.waits.items()}
 
     def share(self, cluster_id: str, weight: int, parent_id: str = PRIMARY) -> None:
         """A flexible logical cluster without any minimum."""

@@ -214,9 +214,9 @@ HALVES = {
 
 @pytest.mark.parametrize(("kind", "odd"), HALVES.values(), ids=list(HALVES))
 def test_half_a_character_is_never_in_a_message(kind: str, odd: object) -> None:
-    with pytest.raises(VctlError) as told:
+    with pytest.raises(VctlError) as reported:
         (DOCUMENTS | TEXT)[kind][1](odd)
-    told.value.problem.encode()
+    reported.value.problem.encode()
 
 
 def fuzz(count: int) -> None:

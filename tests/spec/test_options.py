@@ -144,17 +144,17 @@ def test_a_time_of_day_is_the_next_one_for_a_begin_and_the_last_one_for_a_since(
     assert o.parse_begin("1-00:00:00", now) == now + 86_400
     assert (o.parse_since("now", now), o.parse_since("1h ago", now)) == (now, now - 3600)
     for read in (o.parse_begin, o.parse_since):
-        with pytest.raises(BadSpec, match='"24:30" is not a time of day') as told:
+        with pytest.raises(BadSpec, match='"24:30" is not a time of day') as reported:
             read("24:30", now)
-        assert "16:00" in told.value.fix
+        assert "16:00" in reported.value.fix
 
 
 def test_a_word_for_a_time_is_told_what_a_time_is() -> None:
     """Spec 13: not of a duration alone."""
     for read in (o.parse_begin, o.parse_since):
-        with pytest.raises(BadSpec) as told:
+        with pytest.raises(BadSpec) as reported:
             read("yesterday", 0)
-        assert (told.value.problem.partition(": ")[2], told.value.fix[-16:]) == (
+        assert (reported.value.problem.partition(": ")[2], reported.value.fix[-16:]) == (
             '"yesterday" is not a time',
             "2030-01-31T08:00",
         )

@@ -75,10 +75,10 @@ BAD_SWF = {
 
 @pytest.mark.parametrize(("line", "problem", "fix"), BAD_SWF.values(), ids=BAD_SWF)
 def test_bad_lines_of_a_log(line: str, problem: str, fix: str) -> None:
-    with pytest.raises(BadSpec) as told:
+    with pytest.raises(BadSpec) as reported:
         read_swf([swf(), line], "log")
-    assert problem in told.value.problem
-    assert fix in told.value.fix
+    assert problem in reported.value.problem
+    assert fix in reported.value.fix
 
 
 def test_json_lines() -> None:
@@ -118,7 +118,7 @@ BAD_JSON = {
 
 @pytest.mark.parametrize(("line", "problem", "fix"), BAD_JSON.values(), ids=BAD_JSON)
 def test_bad_json_lines(line: str, problem: str, fix: str) -> None:
-    with pytest.raises(BadSpec) as told:
+    with pytest.raises(BadSpec) as reported:
         read_jsonl([line], "t")
-    assert told.value.problem.startswith(problem)
-    assert fix in told.value.fix
+    assert reported.value.problem.startswith(problem)
+    assert fix in reported.value.fix

@@ -108,14 +108,14 @@ def check(store: Store, expected: tuple[str, int], confirmed: int) -> None:
     assert ops.replay.replay(store, dry_run=True)["changes"] == 0
     lost = (seq + 1, confirmed) if seq < confirmed else None
     assert store.lost() == lost
-    told = [text for text in ops.health.doctor(store)["findings"] if "were confirmed" in text]
-    assert len(told) == (lost is not None)
+    reported = [text for text in ops.health.doctor(store)["findings"] if "were confirmed" in text]
+    assert len(reported) == (lost is not None)
     clusters.create.run(Context(store, load(env={"VCTL_HOME": str(store.home)})), "new")
     recorded = store.rows("SELECT data FROM events WHERE kind = 'state.lost'")
     assert len(recorded) == (lost is not None)
 
 
-def told(figures: str) -> None:
+def reported(figures: str) -> None:
     """Say them to who runs this by hand."""
     sys.stdout.write(f"{figures}\n")
 
@@ -132,7 +132,7 @@ def cuts(written: Written, count: int) -> None:
         with written.with_wal(written.wal[:length]) as store:
             check(store, expected, confirmed)
         found["whole" if expected[1] == confirmed else "the loss is named"] += 1
-    told(f"{count} cuts: {dict(found)}")
+    reported(f"{count} cuts: {dict(found)}")
 
 
 def test_a_wal_cut_anywhere_recovers_to_its_last_commit(written: Written) -> None:
@@ -161,7 +161,7 @@ def wrong_bits(written: Written, count: int) -> None:
             if is_damage:
                 check(store, written.expected(whole), written.after[-1][2])
         kinds["the loss is named" if is_damage else "whole"] += 1
-    told(f"{count} wrong bits: {dict(kinds)}")
+    reported(f"{count} wrong bits: {dict(kinds)}")
 
 
 def test_a_wrong_bit_in_the_wal_is_no_silent_loss(written: Written) -> None:
@@ -229,7 +229,7 @@ def wrong_bytes(written: Written, home: Path, count: int) -> None:
         (home / "cluster.db").chmod(0o600)  # else that is said
         same = has_rows(home, rows)
         kinds["said" if look(home, number) else "whole" if same else "other values that are possible"] += 1
-    told(f"{count} damages: {dict(kinds)}")
+    reported(f"{count} damages: {dict(kinds)}")
 
 
 def has_rows(home: Path, rows: str) -> bool:

@@ -186,11 +186,11 @@ def test_a_prune_that_is_ended_behind_any_slice_leaves_whole_jobs(tmp_path: Path
     with Store.open(home) as store:
         vary(store, FINISHED)
         arrays = store.value("SELECT count(*) FROM arrays")
-        told: list[str] = []
+        reported: list[str] = []
 
         def tell(text: str) -> None:
-            told.append(text)
-            if len(told) % 3 == 1 and text:
+            reported.append(text)
+            if len(reported) % 3 == 1 and text:
                 raise Interrupted
 
         store.progress = tell
@@ -201,7 +201,7 @@ def test_a_prune_that_is_ended_behind_any_slice_leaves_whole_jobs(tmp_path: Path
                 break
             except Interrupted:
                 interrupted += 1
-                assert told.pop() == "", "the line is taken away"
+                assert reported.pop() == "", "the line is taken away"
                 assert whole(store)
                 found, total = jobs.list_jobs(store, all=True, members=False, limit=50)
                 assert total >= len(found) > 0
@@ -214,14 +214,14 @@ def test_a_prune_tells_how_far_it_is(tmp_path: Path) -> None:
     home = tmp_path / "state"
     fill(home, queued=10, finished=FINISHED)
     with Store.open(home) as store:
-        told: list[str] = []
-        store.progress = told.append
+        reported: list[str] = []
+        store.progress = reported.append
         found = jobs.prune(store, 3600)
-    done = [text for text in told if text.endswith(f" of {FINISHED} jobs deleted")]
+    done = [text for text in reported if text.endswith(f" of {FINISHED} jobs deleted")]
     numbers = [int(text.split()[0]) for text in done]
     assert numbers == sorted(set(numbers)) and numbers[-1] == FINISHED and len(numbers) > 3
-    assert told[-2] == f"{found['events']} of {found['events']} entries of the history deleted"
-    assert told[-1] == ""
+    assert reported[-2] == f"{found['events']} of {found['events']} entries of the history deleted"
+    assert reported[-1] == ""
 
 
 def test_what_ends_while_others_are_deleted_stays(tmp_path: Path) -> None:

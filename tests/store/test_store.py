@@ -68,10 +68,10 @@ def test_a_file_that_may_not_grow_is_no_error_of_the_disk(tmp_path: Path) -> Non
             Store.open(tmp_path / "state")
         with pytest.raises(OSError, match="File too large") as system, (tmp_path / "file").open("wb") as file:
             file.write(bytes(200 << 10))
-        told = [known(one.value) for one in (sqlite, system)]
+        reported = [known(one.value) for one in (sqlite, system)]
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
-    for one in told:
+    for one in reported:
         assert isinstance(one, DiskTrouble)
         assert "102400 bytes" in one.problem
         assert "ulimit -f" in one.fix

@@ -15,7 +15,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 from vctl.core.clusters import BOOKED, BookedPart, Booking, Cluster
-from vctl.core.resources import EMPTY, Allocation, FreeCapacity, Part, parts_of
+from vctl.core.resources import EMPTY, Allocation, FreeCapacity, Part, level, parts_of
 
 Returns = Callable[[str], Sequence[tuple[int, Mapping[Part, int]]]]
 """Virtual node -> what comes back there by time limits: (when, amounts by part)."""
@@ -150,22 +150,9 @@ def most_of(
         there = [one for one in within if one.booking.begin_ns <= moment < one.booking.end_ns]
         closed_ns = min((one.booking.closed_from_ns for one in there), default=moment)
         back = [parts for at_ns, parts in returns or () if at_ns <= closed_ns]
-        for part, amount in _level([parts_of(one.part.allocation) for one in there], back).items():
+        for part, amount in level([parts_of(one.part.allocation) for one in there], back).items():
             most[part] = max(most.get(part, 0), amount)
     return _allocation(most)
-
-
-def _level(taken: Iterable[Mapping[Part, int]], back: Iterable[Mapping[Part, int]]) -> dict[Part, int]:
-    """What is taken, less what comes back of that."""
-    level: dict[Part, int] = {}
-    for parts in taken:
-        for part, amount in parts.items():
-            level[part] = level.get(part, 0) + amount
-    for parts in back:
-        for part, amount in parts.items():
-            if part in level:
-                level[part] -= amount
-    return level
 
 
 def _allocation(parts: Mapping[Part, int]) -> Allocation:

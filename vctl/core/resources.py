@@ -472,6 +472,19 @@ def parts_of(allocation: Allocation) -> dict[Part, int]:
     return found
 
 
+def level(taken: Iterable[Mapping[Part, int]], back: Iterable[Mapping[Part, int]]) -> dict[Part, int]:
+    """What is taken, less what comes back of that."""
+    left: dict[Part, int] = {}
+    for parts in taken:
+        for part, amount in parts.items():
+            left[part] = left.get(part, 0) + amount
+    for parts in back:
+        for part, amount in parts.items():
+            if part in left:
+                left[part] -= amount
+    return left
+
+
 def merged(left: Allocation, right: Allocation) -> Allocation:
     """The sum of two allocations of one holder on one virtual node."""
     instances = {name: dict(shares) for name, shares in left.instances.items()}

@@ -16,7 +16,7 @@ written, there is no group, and the supervisor measures memory itself (memory.py
 The supervisor cannot tell posix_spawn to start a process in a group. It enters the group, starts the process,
 and leaves: two writes, 40 microseconds. The limit of memory is set when it has left, because a kernel that is
 short of memory in a group kills whom it finds there. A child that enters by itself writes ``0`` into each of
-`RunGroup.doors`.
+`RunGroup.procs`.
 
 Peaks are those of the kernel and include the pages of files that it kept for the run. A group is never used
 for two runs: the peak of the first would be that of the second.
@@ -85,14 +85,7 @@ class Files:
 
     def read(self, path: bytes) -> bytes:
         """A whole file. Raises OSError."""
-        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-        try:
-            text = b""
-            while part := os.read(fd, _CHUNK_BYTES):
-                text += part
-            return text
-        finally:
-            os.close(fd)
+        return processes.read(path)
 
     def write(self, path: bytes, text: bytes) -> None:
         """Write a value. Raises OSError if the kernel refuses it."""
@@ -199,7 +192,7 @@ class Groups:
 
 
 class RunGroup:
-    """The group of a run. `doors`: who writes ``0`` into each of these files is in the group."""
+    """The group of a run. `procs`: who writes ``0`` into each of these files is in the group."""
 
     entrance = b""
     """The file in the folder of a group to which a process writes 0 to enter."""
@@ -252,14 +245,14 @@ class RunGroup:
         raise NotImplementedError
 
     @property
-    def doors(self) -> list[bytes]:
+    def procs(self) -> list[bytes]:
         """The files into which a process writes ``0`` to enter the group."""
         return [b"%b/%b" % (folder, self.entrance) for folder in dict.fromkeys(self.folders.values())]
 
     def enter(self) -> None:
         """Move this process, which has one thread, into the group. Raises OSError."""
-        for door in self.doors:
-            self.files.write(door, b"0")
+        for file in self.procs:
+            self.files.write(file, b"0")
 
     def leave(self) -> None:
         """Move this process back to where it came from."""

@@ -42,13 +42,13 @@ class Process:
 
 def boot_id() -> str:
     """Name this boot of the machine; a pid means nothing under another one."""
-    return _read("/proc/sys/kernel/random/boot_id").decode().strip()
+    return read("/proc/sys/kernel/random/boot_id").decode().strip()
 
 
 def process(pid: int) -> Process | None:
     """One process, possibly a zombie; None if there is none."""
     try:
-        return Process(pid, _read(f"/proc/{pid}/stat"))
+        return Process(pid, read(f"/proc/{pid}/stat"))
     except (FileNotFoundError, ProcessLookupError):
         return None
 
@@ -64,7 +64,7 @@ def ticks_now() -> int:
 def start_time(pid: int) -> int | None:
     """When a process started, in clock ticks since boot; None if there is no such process."""
     try:
-        stat = _read(b"/proc/%d/stat" % pid, 1024)
+        stat = read(b"/proc/%d/stat" % pid, 1024)
     except (FileNotFoundError, ProcessLookupError):
         return None
     return int(stat[stat.rindex(b")") + 2 :].split()[_START])
@@ -85,7 +85,7 @@ def all_processes() -> list[Process]:
 def name(pid: int) -> bytes:
     """The name of a process in ps, at most 15 bytes; empty if there is no such process."""
     try:
-        return _read(f"/proc/{pid}/comm").rstrip(b"\n")
+        return read(f"/proc/{pid}/comm").rstrip(b"\n")
     except (FileNotFoundError, ProcessLookupError):
         return b""
 
@@ -93,7 +93,7 @@ def name(pid: int) -> bytes:
 def uids(pid: int) -> tuple[int, ...]:
     """The real, effective, saved and file system's user of a process; empty if there is no such process."""
     try:
-        text = _read(b"/proc/%d/status" % pid)
+        text = read(b"/proc/%d/status" % pid)
     except (FileNotFoundError, ProcessLookupError):
         return ()
     words = text[text.index(b"\nUid:") + 5 :].split(None, 4)[:4]
@@ -103,7 +103,7 @@ def uids(pid: int) -> tuple[int, ...]:
 def command(pid: int) -> list[bytes]:
     """The arguments of a process; empty if there is no such process, or if it is a zombie."""
     try:
-        return _read(f"/proc/{pid}/cmdline").split(b"\0")[:-1]
+        return read(f"/proc/{pid}/cmdline").split(b"\0")[:-1]
     except (FileNotFoundError, ProcessLookupError):
         return []
 
@@ -111,7 +111,7 @@ def command(pid: int) -> list[bytes]:
 def environment(pid: int) -> dict[str, str]:
     """The variables that a process began with; none of a process that is gone. Raises PermissionError."""
     try:
-        text = _read(f"/proc/{pid}/environ")
+        text = read(f"/proc/{pid}/environ")
     except (FileNotFoundError, ProcessLookupError):
         return {}
     pairs = (os.fsdecode(pair).partition("=") for pair in text.split(b"\0") if b"=" in pair)
@@ -121,7 +121,7 @@ def environment(pid: int) -> dict[str, str]:
 def tag(pid: int) -> int:
     """The soft limit TAG of a process, which may be a zombie; 0 if it has no such limit, or is gone."""
     try:
-        text = _read(b"/proc/%d/limits" % pid)
+        text = read(b"/proc/%d/limits" % pid)
     except (FileNotFoundError, ProcessLookupError):
         return 0
     for line in text.splitlines():
@@ -165,7 +165,7 @@ def _children(pid: int) -> list[int]:
     pids: list[int] = []
     try:
         for thread in os.listdir(f"/proc/{pid}/task"):
-            pids += map(int, _read(f"/proc/{pid}/task/{thread}/children").split())
+            pids += map(int, read(f"/proc/{pid}/task/{thread}/children").split())
     except (FileNotFoundError, ProcessLookupError):
         return pids  # the process, or one of its threads, ended meanwhile
     return pids
@@ -229,7 +229,7 @@ def marked(mark: bytes, *more: bytes) -> "dict[bytes, list[Process]]":
     processes: dict[bytes, list[Process]] = {}
     for proc in all_processes():
         try:
-            variables = _read(f"/proc/{proc.pid}/environ").split(b"\0")
+            variables = read(f"/proc/{proc.pid}/environ").split(b"\0")
         except (FileNotFoundError, ProcessLookupError, PermissionError):
             continue  # ended meanwhile, or of another user: then it is none of our runs
         if all(part in variables for part in more):
@@ -263,7 +263,8 @@ def has_open(pid: int, path: str) -> bool:
     return False
 
 
-def _read(path: str | bytes, chunk_bytes: int = 65536) -> bytes:
+def read(path: str | bytes, chunk_bytes: int = 65536) -> bytes:
+    """A whole file. Raises OSError."""
     # os.read instead of open: this runs once per process, and one or two system calls read a file of /proc.
     fd = os.open(path, _READ)
     try:

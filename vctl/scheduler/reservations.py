@@ -11,7 +11,18 @@ from contextlib import contextmanager
 
 from vctl.core.jobs import PendingJob
 from vctl.core.ledger import Ledger
-from vctl.core.resources import CPU, EMPTY, SCALE, Allocation, Amounts, FreeCapacity, Part, parts_of, total
+from vctl.core.resources import (
+    CPU,
+    EMPTY,
+    SCALE,
+    Allocation,
+    Amounts,
+    FreeCapacity,
+    Part,
+    level,
+    parts_of,
+    total,
+)
 from vctl.core.slots import SlotIndex
 from vctl.core.values import field, value
 from vctl.core.wording import amounts_text, cluster_text, timestamp
@@ -21,7 +32,7 @@ from vctl.scheduler.placement import Placed, place_on
 from vctl.scheduler.upper_bound import UpperBound
 
 FOR_EVER = 1 << 63
-MOST_TOLD = 3
+MOST_NAMED = 3
 """The most bookings that a reason names."""
 
 
@@ -103,8 +114,8 @@ def kept_off_text(binding: Sequence[Reservation]) -> str:
     booked = sorted((one for one in binding if one.is_booking), key=lambda one: one.start_ns or 0)
     if not booked:
         return reserved
-    told = [f"{cluster_text(one.submission_id)} ({amounts_text(one.amounts)})" for one in booked[:MOST_TOLD]]
-    more = f" and {len(booked) - MOST_TOLD} more" if len(booked) > MOST_TOLD else ""
+    told = [f"{cluster_text(one.submission_id)} ({amounts_text(one.amounts)})" for one in booked[:MOST_NAMED]]
+    more = f" and {len(booked) - MOST_NAMED} more" if len(booked) > MOST_NAMED else ""
     first_ns = booked[0].start_ns or 0
     also = f"; {reserved}" if names else ""
     return (
@@ -171,7 +182,9 @@ class Claims:
             if moment > since_ns:
                 returns = self.profile.returned_on(vnode_id)
                 back = [parts for at_ns, parts in returns if since_ns < at_ns <= moment]
-            for part, amount in _level(claims, moment, back).items():
+            for part, amount in level(
+                [parts for held, parts in claims if held.lasts_at(moment)], back
+            ).items():
                 if amount > most.get(part, 0):
                     most[part] = amount
         return most
@@ -194,22 +207,6 @@ class Claims:
         if taken.amounts:
             capacity.take_exactly(taken)
         return taken
-
-
-def _level(
-    claims: Iterable[tuple[Reservation, dict[Part, int]]], moment: int, back: Iterable[dict[Part, int]]
-) -> dict[Part, int]:
-    """The claims at a moment, less the returns by then."""
-    level: dict[Part, int] = {}
-    for reservation, parts in claims:
-        if reservation.lasts_at(moment):
-            for part, amount in parts.items():
-                level[part] = level.get(part, 0) + amount
-    for parts in back:
-        for part, amount in parts.items():
-            if part in level:
-                level[part] -= amount
-    return level
 
 
 def _free_of(capacity: FreeCapacity, needed: dict[Part, int]) -> Allocation:
